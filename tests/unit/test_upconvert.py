@@ -169,6 +169,15 @@ def test_each_bit_of_a_message_counts() -> None:
             assert (records_of(batch), following, status) == ([(first - 1, b"one")], first, CONVERT_DAMAGED)
 
 
+@pytest.mark.parametrize("codec", [3, 4, 255])
+def test_a_codec_that_is_none_is_damage(codec: int) -> None:
+    """Of a message that is whole, and whose checksum is right."""
+    data = raw.entry(b"one") + raw.entry(b"two", attributes=codec)
+    first = len(raw.entry(b"one"))
+    batch, following, status = convert(data, 0, 0, LIMITS)
+    assert (records_of(batch), following, status) == ([(first - 1, b"one")], first, CONVERT_DAMAGED)
+
+
 # -- compressed sets ---------------------------------------------------------------------------------------------------
 
 
