@@ -148,7 +148,7 @@ class RecordReader:
         self._partition = partition
         self._fetch_bytes = fetch_bytes
         self.growth = 1
-        """How many times the bytes that it was made with it asks for now."""
+        """It asks for so many times the bytes that it was made with: batches may be larger than these."""
         self._ahead = ahead
         self._number = 0
         self._is_asked = False

@@ -12,11 +12,12 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.harness.object_store import CONTROL
+from tests.harness.object_store import CONTROL, UNDER_WAY
 
 _OF_A_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
@@ -27,7 +28,25 @@ class Faults:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rules: list[dict[str, Any]] = []
+        self._under_way = 0
         self.done: list[str] = []
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """Around each, whatever happens to it."""
+        with self._lock:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+    @property
+    def under_way(self) -> int:
+        """How many requests have not ended, whether anybody waits for their answers or not."""
+        with self._lock:
+            return self._under_way
 
     def add(self, rule: dict[str, Any]) -> None:
         with self._lock:
@@ -62,6 +81,9 @@ class Handler(BaseHTTPRequestHandler):
     target = 0
 
     def _handle(self) -> None:
+        if self.path == UNDER_WAY:
+            self._answer(200, {}, json.dumps(self.faults.under_way).encode())
+            return
         body = self._body()
         if self.path == CONTROL:
             if self.command == "PUT":
@@ -69,6 +91,10 @@ class Handler(BaseHTTPRequestHandler):
             found = self.faults.end() if self.command == "DELETE" else self.faults.done
             self._answer(200, {}, json.dumps(found).encode())
             return
+        with self.faults.request():
+            self._meet(body)
+
+    def _meet(self, body: bytes) -> None:
         fault, seconds = self.faults.of(self.command, self.path)
         time.sleep(seconds)
         if fault == "refuse":

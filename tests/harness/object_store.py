@@ -18,11 +18,12 @@ from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from typing import Any
 
+from tests.harness.broker import wait_until
 from tests.harness.checkout import ROOT
 
 BUCKET = "bucket"
 SECRET = "a-key-that-nobody-may-read"
-CONTROL = "/-/faults"
+CONTROL, UNDER_WAY = "/-/faults", "/-/under-way"
 _SECONDS = 60.0
 
 
@@ -71,6 +72,10 @@ class ObjectStore:
         """The same so far, while more may happen."""
         found: list[str] = json.loads(self._control("GET"))
         return found
+
+    def wait_idle(self) -> None:
+        """Returns once every request has been carried out or has failed, those that their senders gave up too."""
+        wait_until("no request is under way", lambda: self._request("GET", UNDER_WAY) == b"0", _SECONDS, 0.02)
 
     def names(self) -> list[str]:
         """Everything that is in the bucket."""

@@ -151,7 +151,7 @@ def test_a_slow_store(table: TableLocation, broker: FakeBroker, store: ObjectSto
     store.fail("PUT", DATA, "slow", seconds=3)
     loader_of(quick, broker).run()
     assert len(store.done()) == 2
-    time.sleep(3)
+    store.wait_idle()
     assert values_in(table) == expected((0, 40))
     loader_of(table, broker).run()
     assert values_in(table) == expected((0, 40))
@@ -168,7 +168,7 @@ def test_files_of_a_commit_whose_fate_is_not_known_stay(
     store.fail("PUT", COMMIT, "slow", count=3, seconds=6)
     with pytest.raises(TableUnavailableError):
         loader_of(impatient, broker, attempts=1).run()
-    time.sleep(6)
+    store.wait_idle()
     store.done()
     assert values_in(table) == expected((0, 40))
     loader_of(table, broker).run()
@@ -242,7 +242,7 @@ def test_a_load_that_is_killed_again_and_again(table: TableLocation, broker: Fak
         store.done()
         if process.returncode == 0 or kills >= 6:
             break
-    time.sleep(2.5)
+    store.wait_idle()
     assert kills >= 3
     loader_of(table, broker).run()
     assert values_in(table) == expected((0, 60))
