@@ -187,14 +187,15 @@ AREAS = (
         "tools",
         _words("fastlog/tools/"),
         _unit("tools* record_forms dump_log fsck group_view forget_broker produce_consume config mirror_config")
-        + _integration("cli dump_load dump_records replay tail_replay group_tools tools_plain tools_of_0_7"
+        + _integration("cli dump_load dump_records tail_replay group_tools tools_plain tools_of_0_7"
                        " consume_groups broker_group_tools record_commands commands_zookeeper zookeeper_command audit"
                        " selftest logging top"),
     ),
     Area(
         "perf",
         _words("fastlog/perf/ perf/figures/ perf/compare/ perf/report/ perf/beside_kafka/"),
-        _unit("perf* beside_kafka tools_unacknowledged") + _integration("beside_kafka beside_kafka_paced perf_tools"),
+        _unit("perf* beside_kafka tools_unacknowledged")
+        + _integration("beside_kafka beside_kafka_paced perf_tools replay"),
     ),
     Area(
         "testing",
@@ -221,6 +222,28 @@ OF_NO_AREA = (
                    " spark_load_kills spark_connect spark_lakes spark_submit spark_zookeeper walkthrough")
 )  # fmt: skip
 """Tests that answer for no source: of what is beside the package, and of the whole, too long for each mutant."""
+
+
+NEAR = {
+    "fastlog/consumer/record_lookup.py": _unit("group_record_topics"),
+    "fastlog/mirror/records/cluster.py": _integration("record_mirror"),
+    "fastlog/mirror/records/gaps.py": _unit("mirror_batches"),
+    "fastlog/mirror/records/lane.py": _unit("mirror_record_lane"),
+    "fastlog/mirror/records/mirror.py": _integration("record_mirror"),
+    "fastlog/mirror/records/worker.py": _integration("record_mirror"),
+    "fastlog/tools/append_dump.py": _unit("tools_files") + _integration("dump_load dump_records"),
+    "fastlog/tools/copy_topic.py": _integration("tail_replay record_commands"),
+    "fastlog/tools/deliveries.py": _unit("tools_parts tools_produce") + _integration("record_commands"),
+    "fastlog/tools/dump_file.py": _unit("tools_files"),
+    "fastlog/tools/keys.py": _unit("tools_parts"),
+    "fastlog/tools/record_appending.py": _integration("dump_records"),
+    "fastlog/tools/replay.py": _integration("tail_replay record_commands"),
+    "fastlog/tools/replay_times.py": _integration("tail_replay"),
+    "fastlog/tools/write_dump.py": _integration("dump_load dump_records"),
+    "fastlog/workers/_bridge.pyx": _unit("kafka_bridge kafka_bridge_memory") + _fault("bridge"),
+    "fastlog/workers/kafka07/_to_records.pyx": _unit("kafka07_records"),
+}
+"""Tests that catch the bugs of a source whose name they do not have: those that are tried first, and by ``--near``."""
 
 
 def area_of(path: str) -> Area | None:

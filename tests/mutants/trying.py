@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.harness.checkout import ROOT
-from tests.mutants.areas import Area, area_of
+from tests.mutants.areas import NEAR, Area, area_of
 from tests.mutants.operators import Mutant
 from tests.mutants.trees import HUNG, Tree
 
@@ -78,10 +78,13 @@ class Suite:
 
 
 def nearest(mutant: Mutant, files: list[str]) -> list[str]:
-    """The test files that have the module of the mutant in their name, and behind them those that import it.
+    """The test files that ``NEAR`` has for the source, or have its module in their name, and those that import it.
 
     A file may be given as one test of it, ``FILE::NAME``.
     """
+    told = {f"tests/{name}" for name in NEAR.get(mutant.path, ())}
+    if told:
+        return [name for name in files if name.partition("::")[0] in told]
     package, _, module = mutant.path.rpartition(".")[0].replace("/", ".").rpartition(".")
     stem = module.partition(".")[0].strip("_")
     imports = re.compile(rf"\b{package}\.{module}\b|\bfrom {package} import \(?[^)\n]*\b{module}\b")

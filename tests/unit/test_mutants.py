@@ -239,6 +239,19 @@ def test_the_tests_that_name_a_source_are_the_nearest() -> None:
     assert nearest(mutant, [f"{named[0]}::test_one", other]) == [f"{named[0]}::test_one"]
 
 
+def test_tests_that_are_named_otherwise_are_told_in_a_table() -> None:
+    """Of sources that there are, and of tests that their area has."""
+    mutant = Mutant("m", "fastlog/tools/keys.py", 1, "call", ("a",), ("b",))
+    files = [f"tests/unit/test_{name}.py" for name in ("tools_exit", "tools_parts")]
+    assert nearest(mutant, files) == files[1:]
+    assert nearest_first(mutant, files) == [files[1], files[0]]
+    assert nearest(mutant, [f"{files[1]}::test_one"]) == [f"{files[1]}::test_one"]
+    for source, tests in areas.NEAR.items():
+        area = area_of(source)
+        assert area is not None and (ROOT / source).exists()
+        assert {f"tests/{name}" for name in tests} <= set(area.test_files()), source
+
+
 @pytest.mark.parametrize(
     ("failing", "chance", "verdict"),
     [
