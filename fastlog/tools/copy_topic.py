@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fastlog._batch import ConsumedMessage
-from fastlog.consumer.fetched import RecordSet
+from fastlog.consumer.fetched import MessageSet, RecordSet
 from fastlog.consumer.simple import SimpleConsumer
-from fastlog.errors import DeliveryError, MessageTooLargeError
+from fastlog.errors import DeliveryError, FastlogError, MessageTooLargeError, TransportError
 from fastlog.producer import Producer
 from fastlog.producer.hooks import Delivery
 from fastlog.tools import options
@@ -203,7 +203,7 @@ class Replay:
     def at_once(self) -> None:
         """As fast as it goes; partitions take turns, so that none is far behind the others."""
         turns = [(number, self._sets(place)) for number, place in enumerate(self._places)]
-        while turns:
+        while turns and self._left != 0:
             for turn in list(turns):
                 number, sets = turn
                 found = next(sets, None)
@@ -213,7 +213,8 @@ class Replay:
                 messages, next_offset = found
                 self._send(number, messages if self._left is None else messages[: self._left], next_offset)
                 if self._left == 0:
-                    return
+                    break
+        self._same.check()
 
     def paced(self, speed: float, kind: str, rate: float) -> None:
         """Each message when its time has come, counted from the first one's."""
@@ -262,6 +263,7 @@ class Replay:
                 heapq.heapreplace(heap, following)
         for source, items in gathered.items():
             self._send(source, items, reached[source])
+        self._same.check()
 
     def _send(self, source: int, messages: Sequence[Item], next_offset: int) -> None:
         self._target.send(source, messages)
@@ -275,25 +277,39 @@ class Replay:
 
     def _messages(self, number: int, place: Place) -> Iterator[_Due]:
         times = self._times[number]
-        with self._open(place) as consumer:
-            for found in consumer.messages(self._topic, place.partition.partition, place.start):
-                if found.offset >= place.end:
+        for found in self._fetched(place):
+            for message in found:
+                if message.offset >= place.end:
                     return
-                yield _Due(times.of(found), number, found)
+                yield _Due(times.of(message), number, message)
 
     def _sets(self, place: Place) -> Iterator[tuple[Sequence[Item], int]]:
         """The payloads of each fetch, or the records, and the offset behind them."""
+        for found in self._fetched(place):
+            yield list(found) if isinstance(found, RecordSet) else found.payloads(), found.next_offset
+
+    def _fetched(self, place: Place) -> Iterator[MessageSet]:
+        """What each fetch of a partition brings, up to where it ended when the replay began.
+
+        Raises:
+            CommandError: the topic is not there any more, or another one is; or its end does not become visible.
+        """
         at = place.start
         waited = time.monotonic()
         with self._open(place) as consumer:
             while at < place.end:
-                found = consumer.fetch(self._topic, place.partition.partition, at, wait=_FLUSH_SECONDS).before(
-                    place.end
-                )
+                try:
+                    found = consumer.fetch(self._topic, place.partition.partition, at, wait=_FLUSH_SECONDS)
+                except TransportError:
+                    raise
+                except FastlogError:
+                    self._same.check()
+                    raise
+                found = found.before(place.end)
                 if found.valid_bytes:
+                    yield found
                     waited = time.monotonic()
                     at = found.next_offset
-                    yield list(found) if isinstance(found, RecordSet) else found.payloads(), at
                     continue
                 self._same.check()
                 if time.monotonic() - waited > _CLOSE_SECONDS:

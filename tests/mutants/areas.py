@@ -187,7 +187,7 @@ AREAS = (
         "tools",
         _words("fastlog/tools/"),
         _unit("tools* record_forms dump_log fsck group_view forget_broker produce_consume config mirror_config")
-        + _integration("cli dump_load dump_records tail_replay group_tools tools_plain tools_of_0_7"
+        + _integration("cli dump_load dump_records tail_replay replay_topics group_tools tools_plain tools_of_0_7"
                        " consume_groups broker_group_tools record_commands commands_zookeeper zookeeper_command audit"
                        " selftest logging top"),
     ),
@@ -232,13 +232,13 @@ NEAR = {
     "fastlog/mirror/records/mirror.py": _integration("record_mirror"),
     "fastlog/mirror/records/worker.py": _integration("record_mirror"),
     "fastlog/tools/append_dump.py": _unit("tools_files") + _integration("dump_load dump_records"),
-    "fastlog/tools/copy_topic.py": _integration("tail_replay record_commands"),
+    "fastlog/tools/copy_topic.py": _integration("replay_topics record_commands"),
     "fastlog/tools/deliveries.py": _unit("tools_parts tools_produce") + _integration("record_commands"),
     "fastlog/tools/dump_file.py": _unit("tools_files"),
     "fastlog/tools/keys.py": _unit("tools_parts"),
     "fastlog/tools/record_appending.py": _integration("dump_records"),
-    "fastlog/tools/replay.py": _integration("tail_replay record_commands"),
-    "fastlog/tools/replay_times.py": _integration("tail_replay"),
+    "fastlog/tools/replay.py": _integration("replay_topics record_commands"),
+    "fastlog/tools/replay_times.py": _integration("tail_replay replay_topics record_commands"),
     "fastlog/tools/write_dump.py": _integration("dump_load dump_records"),
     "fastlog/workers/_bridge.pyx": _unit("kafka_bridge kafka_bridge_memory") + _fault("bridge"),
     "fastlog/workers/kafka07/_to_records.pyx": _unit("kafka07_records"),
