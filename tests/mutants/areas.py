@@ -160,7 +160,7 @@ AREAS = (
         "mirror",
         _words("fastlog/mirror/"),
         _unit("mirror*")
-        + _integration("mirror record_mirror record_mirror_kafka sequence_wrap")
+        + _integration("mirror record_mirror record_mirror_leaders record_mirror_kafka sequence_wrap")
         + _fault("mirrors record_mirrors"),
     ),
     Area(
@@ -186,7 +186,8 @@ AREAS = (
     Area(
         "tools",
         _words("fastlog/tools/"),
-        _unit("tools* record_forms dump_log fsck group_view forget_broker produce_consume config mirror_config")
+        _unit("tools* record_forms record_appending dump_log fsck group_view forget_broker produce_consume config"
+              " mirror_config")
         + _integration("cli dump_load dump_records tail_replay replay_topics group_tools tools_plain tools_of_0_7"
                        " consume_groups broker_group_tools record_commands commands_zookeeper zookeeper_command audit"
                        " selftest logging top"),
@@ -226,20 +227,19 @@ OF_NO_AREA = (
 
 NEAR = {
     "fastlog/consumer/record_lookup.py": _unit("group_record_topics"),
-    "fastlog/mirror/records/cluster.py": _integration("record_mirror"),
+    "fastlog/mirror/records/cluster.py": _integration("record_mirror record_mirror_leaders"),
     "fastlog/mirror/records/gaps.py": _unit("mirror_batches"),
     "fastlog/mirror/records/lane.py": _unit("mirror_record_lane"),
     "fastlog/mirror/records/mirror.py": _integration("record_mirror"),
-    "fastlog/mirror/records/worker.py": _integration("record_mirror"),
-    "fastlog/tools/append_dump.py": _unit("tools_files") + _integration("dump_load dump_records"),
+    "fastlog/mirror/records/worker.py": _integration("record_mirror record_mirror_leaders"),
+    "fastlog/tools/append_dump.py": _unit("tools_dumps tools_files") + _integration("dump_load dump_records"),
     "fastlog/tools/copy_topic.py": _integration("replay_topics record_commands"),
     "fastlog/tools/deliveries.py": _unit("tools_parts tools_produce") + _integration("record_commands"),
     "fastlog/tools/dump_file.py": _unit("tools_files"),
     "fastlog/tools/keys.py": _unit("tools_parts"),
-    "fastlog/tools/record_appending.py": _integration("dump_records"),
     "fastlog/tools/replay.py": _integration("replay_topics record_commands"),
     "fastlog/tools/replay_times.py": _integration("tail_replay replay_topics record_commands"),
-    "fastlog/tools/write_dump.py": _integration("dump_load dump_records"),
+    "fastlog/tools/write_dump.py": _unit("tools_dumps") + _integration("dump_load dump_records"),
     "fastlog/workers/_bridge.pyx": _unit("kafka_bridge kafka_bridge_memory") + _fault("bridge"),
     "fastlog/workers/kafka07/_to_records.pyx": _unit("kafka07_records"),
 }
