@@ -144,7 +144,13 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch: its end says all, and the start that Spark remembers for a first batch is a word."""
+        """The tasks of a batch: its end says all, and the start that Spark remembers for a first batch is a word.
+
+        Spark also tells a query that begins again what its log ends with, as a batch from there to there. That one may
+        be done, and retention may have removed what it read.
+        """
+        if start == end:
+            return []
         return [InputPartition(task) for task in self._plan.tasks(end)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:

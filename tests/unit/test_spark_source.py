@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
 from fastlog._segment import pack
-from fastlog.errors import ConfigError, FastlogError
+from fastlog.errors import ConfigError, DataLossError, FastlogError
 from fastlog.producer.rows import Stretch
 from fastlog.spark import source as source_module
 from fastlog.spark.plans import Task
@@ -144,6 +144,16 @@ def test_a_batch_is_planned_anew_by_another_process(broker: FakeBroker) -> None:
     (partition,) = reader.partitions({"v": 1, "initial": "latest"}, end)
     assert values(reader.read(partition)) == PAYLOADS[10:20]
     assert reader.partitions(end, at(5 * ENTRY, 5 * ENTRY)) == []
+
+
+def test_a_query_begins_again_though_its_last_batch_cannot_be_read_any_more(broker: FakeBroker) -> None:
+    """Spark says where its log ends as a batch from there to there; retention may have removed what that read."""
+    end = at(0, len(LOG))
+    reader = data_source(broker).streamReader(VALUE)
+    broker.logs["t", 0] = b""
+    with pytest.raises(DataLossError):
+        reader.partitions({"v": 1, "initial": "earliest"}, end)
+    assert reader.partitions(end, end) == []
 
 
 def test_available_now_is_what_was_there_when_it_was_prepared(broker: FakeBroker) -> None:
