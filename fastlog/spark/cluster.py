@@ -27,7 +27,7 @@ from fastlog.errors import (
     UnsupportedFeatureError,
     WrongPartitionError,
 )
-from fastlog.spark.discovery import Brokers, Coordination, ListedBrokers, Patience, RegisteredBrokers
+from fastlog.spark.discovery import Brokers, Coordination, ListedBrokers, RegisteredBrokers, RetryBackoff
 from fastlog.spark.offsets import Interval, is_of_records, log_number
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.record_logs import RecordLogs
@@ -126,15 +126,13 @@ class Cluster:
             PartitionOfflineError: a broker does not serve one of them.
             ConfigError: two addresses are one broker, or a broker is none that can be read so.
         """
-        patience = self._patience()
+        backoff = self._backoff()
         while True:
             found = self._all_bounds()
             away = [broker for broker in sorted(needed) if self.is_away(broker)]
             if not away:
                 return found
-            patience.failed(
-                TransportError(f"broker {away[0]} is not registered in ZooKeeper {self._options.zookeeper}")
-            )
+            backoff.failed(TransportError(f"broker {away[0]} is not registered in ZooKeeper {self._options.zookeeper}"))
 
     def missing(self, known: Iterable[TopicPartition] = ()) -> dict[int, list[TopicPartition]]:
         """The brokers that ``bounds`` has not found, by what is known of them that the query reads.
@@ -276,10 +274,10 @@ class Cluster:
         self._coordination = Coordination(options.zookeeper, options.zookeeper_timeout)
         return RegisteredBrokers(self._coordination, options.retries, options.retry_interval)
 
-    def _patience(self, *, has_answered: bool = True) -> Patience:
+    def _backoff(self, *, has_answered: bool = True) -> RetryBackoff:
         """With a broker that is away; one that has never answered may be none at all."""
         timeout = self._options.retry_timeout if has_answered else 0.0
-        return Patience(self._options.retries, self._options.retry_interval, timeout)
+        return RetryBackoff(self._options.retries, self._options.retry_interval, timeout)
 
     def _all_bounds(self) -> dict[TopicPartition, Bounds]:
         found: dict[TopicPartition, Bounds] = {}
@@ -308,7 +306,7 @@ class Cluster:
                 )
 
     def _bounds_of(self, named: NamedAddress) -> Iterator[tuple[TopicPartition, Bounds]]:
-        patience = self._patience(has_answered=named.address in self._answered)
+        backoff = self._backoff(has_answered=named.address in self._answered)
         while True:
             try:
                 # These first: what they have of topics of messages is seen to be that by what comes after.
@@ -317,7 +315,7 @@ class Cluster:
                 self._answered.add(named.address)
                 break
             except TransportError as error:
-                patience.failed(error)
+                backoff.failed(error)
                 there = self._brokers.look_again(named)
                 if there is None:
                     log.warning("broker %s at %s is not registered any more", named.broker, named.address)
@@ -378,12 +376,12 @@ class Cluster:
         return found
 
     def _tried(self, call: Callable[[], _T]) -> _T:
-        patience = self._patience()
+        backoff = self._backoff()
         while True:
             try:
                 return call()
             except TransportError as error:
-                patience.failed(error)
+                backoff.failed(error)
 
     def _reached(self, partition: TopicPartition) -> tuple[SimpleConsumer, int]:
         return self._consumer(self._addresses[partition.partition.broker]), partition.partition.partition

@@ -25,8 +25,11 @@ _AWAY_SESSIONS = 2.0  # a session that lost its server's data never says that it
 _REOPEN_SECONDS = 5.0
 
 
-class Patience:
-    """Lets a call fail so many times in a row, and for so long at least; the pauses between double. For one thread."""
+class RetryBackoff:
+    """Lets a call fail ``retries`` times in a row, and for ``timeout`` seconds at least; the pauses between double.
+
+    For one thread.
+    """
 
     def __init__(self, retries: int, interval: float, timeout: float = 0.0) -> None:
         """``interval``: seconds of the first pause; ``timeout``: seconds from the first failure on."""
@@ -185,10 +188,10 @@ class RegisteredBrokers:
             CoordinationError: ZooKeeper has never answered, after all retries.
             TransportError: no broker has ever been registered, the same.
         """
-        patience = Patience(self._retries, self._interval)
+        backoff = RetryBackoff(self._retries, self._interval)
         while not self._read():
             missing = f"no broker is registered in ZooKeeper {self._coordination.connect}: /brokers/ids is empty"
-            patience.failed(self._error or TransportError(missing))
+            backoff.failed(self._error or TransportError(missing))
         return [NamedAddress(address, broker) for broker, address in sorted(self._addresses.items())]
 
     def look_again(self, named: NamedAddress) -> NamedAddress | None:

@@ -63,7 +63,7 @@ class _Kinds:
         self._records = RecordRows(options)
         self._sender: RowSender | None = None
         self._rows: _Rows | None = None
-        self._patience = 0.0  # what is on its way when a task fails is written once more when it is tried again
+        self._close_timeout = 0.0  # what is on its way when a task fails is written once more when it is tried again
 
     def send(self, batch: pa.RecordBatch, names: Sequence[str]) -> int:
         """Send the rows of a batch, which has some; the bytes of their values."""
@@ -94,14 +94,14 @@ class _Kinds:
         if self._sender is None:
             return delivered, 0
         self._sender.flush()
-        self._patience = self._options.delivery_timeout
+        self._close_timeout = self._options.delivery_timeout
         return {**delivered, **self._sender.delivered()}, self._sender.possible_duplicates
 
     def close(self) -> None:
         """End what was begun."""
         self._topics.close()
         if self._sender is not None:
-            self._sender.close(self._patience)
+            self._sender.close(self._close_timeout)
 
     def _send_messages(self, columns: dict[str, pa.Array]) -> int:
         if self._sender is None or self._rows is None:

@@ -13,7 +13,7 @@ from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.simple import EARLIEST, SimpleConsumer
 from fastlog.errors import DataLossError, FastlogError, OffsetOutOfRangeError, RangeIncompleteError, TransportError
 from fastlog.message import Span
-from fastlog.spark.discovery import Patience
+from fastlog.spark.discovery import RetryBackoff
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.plans import Task
 
@@ -53,7 +53,7 @@ def read_task(task: Task, options: SourceOptions, maker: BatchMaker) -> Iterator
 
 def _sets(task: Task, options: SourceOptions) -> Iterator[MessageSet]:
     # the driver has just asked this broker
-    patience = Patience(options.retries, options.retry_interval, options.retry_timeout)
+    backoff = RetryBackoff(options.retries, options.retry_interval, options.retry_timeout)
     at = task.start
     with closing(
         SimpleConsumer(
@@ -77,7 +77,7 @@ def _sets(task: Task, options: SourceOptions) -> Iterator[MessageSet]:
                     _require_direct(consumer, task)
             except TransportError as error:
                 try:
-                    patience.failed(error)
+                    backoff.failed(error)
                 except TransportError:
                     raise _incomplete(task, at, error) from error
                 continue
@@ -86,13 +86,13 @@ def _sets(task: Task, options: SourceOptions) -> Iterator[MessageSet]:
                 continue
             except FastlogError as error:
                 raise _incomplete(task, at, error) from error
-            patience.worked()
+            backoff.worked()
             yield found
             at = found.next_offset
-        _check_log(consumer, task, patience)
+        _check_log(consumer, task, backoff)
 
 
-def _check_log(consumer: SimpleConsumer, task: Task, patience: Patience) -> None:
+def _check_log(consumer: SimpleConsumer, task: Task, backoff: RetryBackoff) -> None:
     """Raise ``RangeIncompleteError`` unless the log is the one that was planned for: it was so all the time then."""
     while task.created_ms:
         try:
@@ -102,7 +102,7 @@ def _check_log(consumer: SimpleConsumer, task: Task, patience: Patience) -> None
                 check_described(topic, Address(task.host, task.port))
         except TransportError as error:
             try:
-                patience.failed(error)
+                backoff.failed(error)
             except TransportError:
                 raise _incomplete(task, task.end, error) from error
             continue

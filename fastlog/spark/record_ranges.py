@@ -23,7 +23,7 @@ from fastlog.errors import (
     TransportError,
 )
 from fastlog.message import DEFAULT_LIMITS
-from fastlog.spark.discovery import Patience
+from fastlog.spark.discovery import RetryBackoff
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.plans import Task
 from fastlog.spark.record_files import NotHereError, RecordFiles
@@ -53,7 +53,7 @@ class _Reading:
         self._task = task
         self._options = options
         self._place = task.topic, task.partition
-        self._patience = Patience(options.retries, options.retry_interval, options.retry_timeout)
+        self._backoff = RetryBackoff(options.retries, options.retry_interval, options.retry_timeout)
         self._records = RecordBroker(
             [Address(task.host, task.port)], timeout=options.fetch_timeout, client="fastlog-spark"
         )
@@ -105,7 +105,7 @@ class _Reading:
             return None
         except FastlogError as error:
             raise self._incomplete(error) from error
-        self._patience.worked()
+        self._backoff.worked()
         return found.batches
 
     def _require(self, found: Fetched) -> None:
@@ -179,7 +179,7 @@ class _Reading:
 
     def _failed(self, error: TransportError) -> None:
         try:
-            self._patience.failed(error)
+            self._backoff.failed(error)
         except TransportError:
             raise self._incomplete(error) from error
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from scripts.demo_command import parser_of, show
-from scripts.demo_spark.pipeline import Wishes, run
+from scripts.demo_spark.pipeline import DemoOptions, run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
         "Two datacenters, a mirror, an object store and Spark, under kill -9.",
         "lines to send, such as an access log; made up ones by default",
     )
-    defaults = Wishes()
+    defaults = DemoOptions()
     parser.add_argument("--seconds", type=float, default=defaults.seconds, help="send for so long (%(default)g)")
     parser.add_argument("--rate", type=int, default=defaults.rate, help="lines a second of each of two (%(default)s)")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="chooses what is killed when (%(default)s)")
@@ -24,8 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if not chosen.seconds > 0 or chosen.rate < 1:
         parser.error("--seconds and --rate have to be above 0")
-    wishes = Wishes(chosen.file, chosen.seconds, chosen.rate, chosen.seed, chosen.page.absolute())
-    return show("demo-spark", lambda directory, say: run(wishes, directory, say))
+    options = DemoOptions(chosen.file, chosen.seconds, chosen.rate, chosen.seed, chosen.page.absolute())
+    return show("demo-spark", lambda directory, say: run(options, directory, say))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ BROUGHT = r"batch \d+: \d+ rows"
 
 
 @dataclass(frozen=True)
-class Wishes:
+class DemoOptions:
     """What is asked for; ``seconds`` of sending, ``rate`` in lines a second of each datacenter."""
 
     file: Path | None = None
@@ -138,8 +138,8 @@ def _ends(cluster: RunningBroker, topic: str) -> list[int]:
 class Pipeline:
     """Everything that runs, from entering the block to leaving it."""
 
-    def __init__(self, wishes: Wishes, lines: Sequence[bytes], directory: Path, make_job: MakeJob) -> None:
-        self._wishes = wishes
+    def __init__(self, options: DemoOptions, lines: Sequence[bytes], directory: Path, make_job: MakeJob) -> None:
+        self._options = options
         self._directory = directory
         self._make_job = make_job
         self._lines = directory / "lines"
@@ -205,7 +205,7 @@ class Pipeline:
     def run_for(self, killer: Killer, names: Iterable[str]) -> None:
         """Let it be hurt for the time that was asked for, and longer where not everybody of ``names`` was hurt yet."""
         wanted = set(names)
-        asked, most = (self.began + self._wishes.seconds * times for times in (1, LONGEST))
+        asked, most = (self.began + self._options.seconds * times for times in (1, LONGEST))
 
         def is_over() -> bool:
             self._check()
@@ -258,7 +258,7 @@ class Pipeline:
         return RunningBroker(directory=directory, properties=CLUSTER, settings={"processors": 1}, start_timeout=60.0)
 
     def _sender(self, name: str) -> Program:
-        told = {"name": name, "address": self.clusters[name].address, "rate": self._wishes.rate}
+        told = {"name": name, "address": self.clusters[name].address, "rate": self._options.rate}
         told |= {"lines": str(self._lines), "diary": str(self._diary(name))}
         return Program(f"sender-{name}", ["scripts.demo_spark.sender", json.dumps(told)], self._directory)
 
@@ -337,7 +337,7 @@ def lines_of(file: Path | None) -> tuple[Source, list[bytes]]:
     return source, lines
 
 
-def run(wishes: Wishes, directory: Path, say: Say, make_job: MakeJob = SparkJob) -> None:
+def run(options: DemoOptions, directory: Path, say: Say, make_job: MakeJob = SparkJob) -> None:
     """Run the demo in an empty directory, and write the page.
 
     Raises:
@@ -349,7 +349,7 @@ def run(wishes: Wishes, directory: Path, say: Say, make_job: MakeJob = SparkJob)
     except ModuleNotFoundError as error:
         raise DemoFailed(f"{error.name} is missing, which the page needs: pip install '.[spark,demo]'") from error
 
-    source, lines = lines_of(wishes.file)
+    source, lines = lines_of(options.file)
     told: list[str] = []
 
     def tell(text: str) -> None:
@@ -357,12 +357,12 @@ def run(wishes: Wishes, directory: Path, say: Say, make_job: MakeJob = SparkJob)
         say(text)
 
     tell(f"text       {len(lines):,} lines, over and over: {source.name}")
-    with Pipeline(wishes, lines, directory, make_job) as pipeline:
+    with Pipeline(options, lines, directory, make_job) as pipeline:
         tell(
             f"started    {len(DATACENTERS)} datacenters, a mirror, a central cluster, an object store, 3 jobs of Spark"
         )
         victims = pipeline.victims()
-        killer = Killer(victims, wishes.seed)
+        killer = Killer(victims, options.seed)
         pipeline.run_for(killer, [victim.name for victim in victims])
         hits = killer.hits
         kinds = {kind: sum(hit.kind == kind for hit in hits) for kind in sorted({hit.kind for hit in hits})}
@@ -384,8 +384,8 @@ def run(wishes: Wishes, directory: Path, say: Say, make_job: MakeJob = SparkJob)
     shown = page.Run(
         pipeline.began, ended, diaries, pipeline.watch.totals, commits, windows, hits, verdict, [*told, str(verdict)]
     )
-    wishes.page.write_text(page.page_of(shown))
-    tell(f"page       {wishes.page}")
+    options.page.write_text(page.page_of(shown))
+    tell(f"page       {options.page}")
     if not verdict.is_right:
         raise CheckFailed(str(verdict))
     tell(f"checked    {verdict}")

@@ -17,13 +17,13 @@ from fastlog.spark.iceberg import AnyLake, opened
 from fastlog.spark.jobs.loader import Loader
 from fastlog.spark.lake import Lake
 from fastlog.spark.upkeep import JoinOptions, expire, join_files
-from tests.harness.small_loads import Context, wishes
+from tests.harness.small_loads import Context, load_options
 
 
 def loader_of(lake: AnyLake, port: int, **fields: Any) -> Loader:
     """A load whose tasks this process runs itself."""
     spark: Any = SimpleNamespace(context=Context(), has_ended=False)
-    return Loader(lake, wishes(SimpleNamespace(port=port), **fields), spark)  # type: ignore[arg-type]
+    return Loader(lake, load_options(SimpleNamespace(port=port), **fields), spark)  # type: ignore[arg-type]
 
 
 def _load(table: str, port: int) -> int:

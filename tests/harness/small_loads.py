@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from fastlog._segment import pack
 from fastlog.envelope import Envelope, wrap
-from fastlog.spark.jobs.loader import Loader, Wishes
+from fastlog.spark.jobs.loader import Loader, LoadOptions
 from fastlog.spark.lake import Lake
 from fastlog.spark.storage import TableLocation
 from tests.harness.fake_broker import FakeBroker
@@ -59,10 +59,10 @@ def put(broker: FakeBroker, first: int, count: int, partition: int = 0) -> int:
     return len(log)
 
 
-def wishes(broker: FakeBroker, **fields: Any) -> Wishes:
+def load_options(broker: FakeBroker, **fields: Any) -> LoadOptions:
     source = {"brokers": f"127.0.0.1:{broker.port}", "subscribe": "t", "envelope": "true"}
     given = {"starting": {"startingOffsets": "earliest"}, "shown": False, **fields}
-    return Wishes(source=source | fields.pop("source", {}), **given)
+    return LoadOptions(source=source | fields.pop("source", {}), **given)
 
 
 def expected(*parts: tuple[int, int]) -> list[bytes]:
@@ -71,7 +71,7 @@ def expected(*parts: tuple[int, int]) -> list[bytes]:
 
 def loader_of(table: TableLocation, broker: FakeBroker, context: Context | None = None, **fields: Any) -> Loader:
     spark: Any = SimpleNamespace(context=context or Context(), has_ended=False)
-    return Loader(Lake(table), wishes(broker, **fields), spark)
+    return Loader(Lake(table), load_options(broker, **fields), spark)
 
 
 def values_in(table: TableLocation) -> list[bytes]:

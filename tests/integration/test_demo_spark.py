@@ -19,7 +19,7 @@ from scripts.demo_spark import page
 from scripts.demo_spark.evidence import Commit, Verdict, Windows, judged, miscounted, share_of, windows_of
 from scripts.demo_spark.kills import Hit, Hurt, Killer, Victim
 from scripts.demo_spark.lines import TICK, WINDOW_MS, Sent, place_of, read_diary, value_of
-from scripts.demo_spark.pipeline import Wishes, lines_of, run
+from scripts.demo_spark.pipeline import DemoOptions, lines_of, run
 from scripts.demo_spark.processes import Program, kill_all
 from scripts.demo_text import CheckFailed, DemoFailed
 from tests.harness.broker import wait_until
@@ -67,8 +67,8 @@ class InThisProcess:
 def test_the_demo_passes(spark: SparkSession, tmp_path: Path) -> None:
     """Datacenters, mirror, store and kills as always; the jobs in the session that is there."""
     said: list[str] = []
-    wishes = Wishes(seconds=3, rate=300, page=tmp_path / "page.html")
-    run(wishes, tmp_path, said.append, InThisProcess)
+    options = DemoOptions(seconds=3, rate=300, page=tmp_path / "page.html")
+    run(options, tmp_path, said.append, InThisProcess)
     assert [line.split()[0] for line in said] == [
         "text", "started", "hurt", "sent", "latency", "counted", "page", "checked",
     ]  # fmt: skip
@@ -77,7 +77,7 @@ def test_the_demo_passes(spark: SparkSession, tmp_path: Path) -> None:
     assert rows >= acknowledged > 300
     hits = int(said[2].split()[1])
     assert hits > 0
-    text = wishes.page.read_text()
+    text = options.page.read_text()
     assert "0 lost, 0 doubled" in text and "verdict right" in text
     assert text.count("<tr>") == hits
 
@@ -301,5 +301,5 @@ def test_a_broken_promise_fails_the_demo(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(pipeline, "Pipeline", Nothing)
     monkeypatch.setattr(pipeline, "read_commits", lambda place: [])
     with pytest.raises(CheckFailed, match="5 lost, 0 doubled"):
-        run(Wishes(page=tmp_path / "page.html"), tmp_path, lambda text: None)
+        run(DemoOptions(page=tmp_path / "page.html"), tmp_path, lambda text: None)
     assert "verdict wrong" in (tmp_path / "page.html").read_text()

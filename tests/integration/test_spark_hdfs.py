@@ -75,11 +75,11 @@ from types import SimpleNamespace
 from fastlog.spark.jobs.loader import Loader
 from fastlog.spark.lake import Lake
 from fastlog.spark.storage import located
-from tests.harness.small_loads import Context, wishes
+from tests.harness.small_loads import Context, load_options
 broker = SimpleNamespace(port=int(sys.argv[2]))
 lake = Lake(located(sys.argv[1]))
 print("begins", flush=True)
-Loader(lake, wishes(broker, max_bytes=300), SimpleNamespace(context=Context(), has_ended=False)).run()
+Loader(lake, load_options(broker, max_bytes=300), SimpleNamespace(context=Context(), has_ended=False)).run()
 os._exit(0)
 """
 

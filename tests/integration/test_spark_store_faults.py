@@ -216,11 +216,11 @@ from types import SimpleNamespace
 from fastlog.spark.jobs.loader import Loader
 from fastlog.spark.lake import Lake
 from fastlog.spark.storage import located
-from tests.harness.small_loads import Context, wishes
+from tests.harness.small_loads import Context, load_options
 url, port, *options = sys.argv[1:]
 table = located(url, dict(item.split("=", 1) for item in options))
 broker = SimpleNamespace(port=int(port))
-Loader(Lake(table), wishes(broker, max_bytes=300), SimpleNamespace(context=Context(), has_ended=False)).run()
+Loader(Lake(table), load_options(broker, max_bytes=300), SimpleNamespace(context=Context(), has_ended=False)).run()
 """
 
 

@@ -35,7 +35,7 @@ from fastlog.spark.table_files import TableFiles
 from fastlog.spark.upkeep import JoinOptions, expire, join_files
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.object_store import open_object_store
-from tests.harness.small_loads import Context, expected, put, wishes
+from tests.harness.small_loads import Context, expected, load_options, put
 from tests.harness.spark import partition_of
 
 pytest.importorskip("pyiceberg", reason="pip install '.[iceberg]'")
@@ -76,7 +76,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def loader_of(broker: FakeBroker, context: Context | None = None, **fields: Any) -> Loader:
     spark: Any = SimpleNamespace(context=context or Context(), has_ended=False)
-    return Loader(IcebergLake(NAME), wishes(broker, **fields), spark)
+    return Loader(IcebergLake(NAME), load_options(broker, **fields), spark)
 
 
 def table() -> Any:
@@ -265,11 +265,11 @@ from types import SimpleNamespace
 from fastlog.spark.iceberg import IcebergLake
 from fastlog.spark.jobs.loader import Loader
 from tests.harness.object_store import open_object_store
-from tests.harness.small_loads import Context, wishes
+from tests.harness.small_loads import Context, load_options
 name, port = sys.argv[1:]
 spark = SimpleNamespace(context=Context(), has_ended=False)
 print("begun", flush=True)
-Loader(IcebergLake(name), wishes(SimpleNamespace(port=int(port)), max_bytes=300, attempts=50), spark).run()
+Loader(IcebergLake(name), load_options(SimpleNamespace(port=int(port)), max_bytes=300, attempts=50), spark).run()
 """
 
 
@@ -319,7 +319,7 @@ def test_files_in_an_object_store(broker: FakeBroker, tmp_path: Path, monkeypatc
             if count:
                 put(broker, 20, count)
             spark: Any = SimpleNamespace(context=Context(), has_ended=False)
-            Loader(IcebergLake(NAME, store.options), wishes(broker), spark).run()
+            Loader(IcebergLake(NAME, store.options), load_options(broker), spark).run()
         assert values_in() == expected((0, 30))
         assert all(task.file.file_path.startswith("s3://") for task in table().scan().plan_files())
 

@@ -21,7 +21,7 @@ from fastlog.spark.jobs.loading import BATCHES, offset_name
 from fastlog.spark.lake import Change, Lake, Step
 from fastlog.tools.report import CommandError
 from tests.harness.fake_broker import FakeBroker
-from tests.harness.small_loads import Context, expected, put, wishes
+from tests.harness.small_loads import Context, expected, load_options, put
 from tests.harness.spark import partition_of
 
 
@@ -37,7 +37,7 @@ def broker() -> Iterator[FakeBroker]:
 
 def loader_of(path: Path, broker: FakeBroker, context: Context | None = None, **fields: Any) -> Loader:
     spark: Any = SimpleNamespace(context=context or Context(), has_ended=False)
-    return Loader(Lake(path / "table"), wishes(broker, **fields), spark)
+    return Loader(Lake(path / "table"), load_options(broker, **fields), spark)
 
 
 def values_in(path: Path) -> list[bytes]:
@@ -263,7 +263,7 @@ def test_a_spark_that_was_ended_is_not_asked_again(tmp_path: Path, broker: FakeB
         raise OSError("Master removed our application: FAILED")
 
     context.before = fail
-    made = Loader(Lake(tmp_path / "table"), wishes(broker, attempts=5), spark)
+    made = Loader(Lake(tmp_path / "table"), load_options(broker, attempts=5), spark)
     with pytest.raises(CommandError, match="Spark has been ended") as found:
         made.run()
     assert "Master removed our application: FAILED" in str(found.value)

@@ -35,7 +35,7 @@ from fastlog.spark.table_files import TableFiles
 from fastlog.spark.upkeep import Expired, JoinOptions, bins_of, expire, join_files
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.object_store import open_object_store
-from tests.harness.small_loads import Context, expected, put, wishes
+from tests.harness.small_loads import Context, expected, load_options, put
 
 SCHEMA = pa.schema([("topic", pa.string()), ("date", pa.date32()), ("offset", pa.int64()), ("value", pa.binary())])
 HOUR_MS = 3_600_000
@@ -82,7 +82,7 @@ def offsets_in(lake: Lake) -> list[int]:
 
 def loader_of(path: Path, broker: FakeBroker, **fields: Any) -> Loader:
     spark: Any = SimpleNamespace(context=Context(), has_ended=False)
-    return Loader(Lake(path / "table"), wishes(broker, **fields), spark)
+    return Loader(Lake(path / "table"), load_options(broker, **fields), spark)
 
 
 def values_in(path: Path) -> list[bytes]:
@@ -615,7 +615,7 @@ def test_a_table_in_an_object_store(broker: FakeBroker) -> None:
         def load(first: int) -> None:
             put(broker, first, 10)
             spark: Any = SimpleNamespace(context=Context(), has_ended=False)
-            Loader(Lake(table), wishes(broker), spark).run()
+            Loader(Lake(table), load_options(broker), spark).run()
 
         def rows() -> list[bytes]:
             found = DeltaTable(table.text, storage_options=table.given_options).to_pyarrow_table()

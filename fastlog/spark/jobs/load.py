@@ -13,7 +13,7 @@ import click
 from fastlog.errors import ConfigError
 from fastlog.spark.iceberg import opened
 from fastlog.spark.jobs import command, parameters
-from fastlog.spark.jobs.loader import COLUMNS, PARTITIONED_BY, Loader, Wishes
+from fastlog.spark.jobs.loader import COLUMNS, PARTITIONED_BY, Loader, LoadOptions
 from fastlog.spark.offsets import EARLIEST, MAX_OFFSET, Place, parse_partitions
 from fastlog.spark.staging import COMPRESSIONS
 from fastlog.spark.storage import TableLocation
@@ -198,7 +198,7 @@ def load(
         CommandError, or another ``FastlogError``: a batch failed as often as it may.
     """
     named = [topics] if isinstance(topics, str) else list(topics)
-    wishes = Wishes(
+    load_options = LoadOptions(
         source=command.source_of(brokers, source_options or {}, named),
         starting=starting_options(starting),
         fail_on_data_loss=not skip_lost,
@@ -221,7 +221,7 @@ def load(
         raise ConfigError(f"--from: there is no table in {lake}")
     stopped = report.EXIT_DONE
     with command.LazySpark("load", master, settings or {}) as spark:
-        loader = Loader(lake, wishes, spark, refused)
+        loader = Loader(lake, load_options, spark, refused)
         try:
             with command.batches_unbroken():
                 loader.run(every=every, again_from=place)

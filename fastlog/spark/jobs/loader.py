@@ -49,8 +49,8 @@ _MOST_PAUSE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """What a user wants of a load."""
+class LoadOptions:
+    """What ``load`` was asked to do, by its options."""
 
     source: dict[str, str]
     """Options of ``format("fastlog")``, but for where to begin, to end, and what to do about lost data."""
@@ -65,7 +65,7 @@ class Wishes:
     compression: str = "snappy"
     attempts: int = 5
     most_rejected: int = 1000
-    """Of one batch."""
+    """Rejected messages of one batch that do not end the load."""
     optimize_at: int | None = None
     """Join small files after batches, where so many become one; None: never."""
     shown: bool = True
@@ -134,25 +134,29 @@ class Loader:
     """Loads topics into a table; for one thread. ``spark`` is started once there is something to do."""
 
     def __init__(
-        self, lake: AnyLake, wishes: Wishes, spark: command.LazySpark, rejected: AnyLake | None = None
+        self, lake: AnyLake, load_options: LoadOptions, spark: command.LazySpark, rejected: AnyLake | None = None
     ) -> None:
         """``rejected``: the table for messages that an expression fails on; without it such a one ends the load."""
         self._lake = lake
-        self._wishes = wishes
+        self._load_options = load_options
         self._spark = spark
-        self._partition_by = _partition_columns(lake, wishes)
-        self._staging = staging_of(lake, self._partition_by, wishes.compression)
+        self._partition_by = _partition_columns(lake, load_options)
+        self._staging = staging_of(lake, self._partition_by, load_options.compression)
         self._run = uuid.uuid4().hex
-        given = wishes.source | wishes.starting | {"failOnDataLoss": str(wishes.fail_on_data_loss).lower()}
+        given = (
+            load_options.source
+            | load_options.starting
+            | {"failOnDataLoss": str(load_options.fail_on_data_loss).lower()}
+        )
         # As for a stream: "latest" is a place to begin at.
         self._options = replace(parse_options(given, streaming=None), loss_option="--skip-lost")
-        with_headers = "headers" in self._options.columns and "headers" not in wishes.columns
+        with_headers = "headers" in self._options.columns and "headers" not in load_options.columns
         self._columns = (*COLUMNS, "headers") if with_headers else COLUMNS
-        self._expressions = Expressions(wishes.time, wishes.columns, self._columns)
+        self._expressions = Expressions(load_options.time, load_options.columns, self._columns)
         self._rejects: Rejects | None = None
         self._rejecting = False
-        if rejected is not None and (wishes.time is not None or wishes.columns):
-            self._rejects = Rejects(rejected, lake, rejected_schema(self._columns), wishes.compression)
+        if rejected is not None and (load_options.time is not None or load_options.columns):
+            self._rejects = Rejects(rejected, lake, rejected_schema(self._columns), load_options.compression)
         self.totals = Totals()
 
     def run(self, *, every: float | None = None, again_from: Place | None = None) -> None:
@@ -169,7 +173,7 @@ class Loader:
         """
         kept_apart = contextlib.nullcontext() if self._rejects is None else self._rejects.alone()
         with self._staging.alone(), kept_apart, closing(Cluster(self._options)) as cluster:
-            plan = LoadPlan(self._options, cluster, self._lake, self._wishes.max_bytes)
+            plan = LoadPlan(self._options, cluster, self._lake, self._load_options.max_bytes)
             targets = self._tried(lambda: plan.targets(complete=every is None))
             if again_from is not None:
                 self._tried(lambda: self._again(plan, again_from))
@@ -180,8 +184,8 @@ class Loader:
                     command.wait(0)
                     if every is not None and not any(self.totals.behind):
                         break  # what has come meanwhile waits for its time: it would be a small file now
-                if self._wishes.optimize_at is not None and self.totals.batches > batches:
-                    self._join(self._wishes.optimize_at)
+                if self._load_options.optimize_at is not None and self.totals.batches > batches:
+                    self._join(self._load_options.optimize_at)
                 if every is None:
                     return
                 command.wait(max(0.0, every - (time.monotonic() - began)))
@@ -206,7 +210,7 @@ class Loader:
                 own = command.own_error(error)
                 failures += 1
                 self.totals.failures += 1
-                if failures >= self._wishes.attempts:
+                if failures >= self._load_options.attempts:
                     if own is not None:
                         raise own from error
                     raise CommandError(
@@ -214,7 +218,7 @@ class Loader:
                         command.told(error),
                         "the table is as it was: start it again",
                     ) from error
-                self._say(f"failed, {failures} of {self._wishes.attempts}: {command.told(error)}")
+                self._say(f"failed, {failures} of {self._load_options.attempts}: {command.told(error)}")
                 self._lake.reload()
                 command.wait(min(0.2 * 2**failures, _MOST_PAUSE))
 
@@ -234,7 +238,7 @@ class Loader:
 
     def _join(self, at_least: int) -> None:
         """Join small files. What hinders that is told of, and ends no load: the next batch comes here again."""
-        wanted = JoinOptions(at_least=at_least, gradual=True, compression=self._wishes.compression)
+        wanted = JoinOptions(at_least=at_least, gradual=True, compression=self._load_options.compression)
         try:
             joined = join_files(self._lake, wanted, self._say)
         except (errors.FastlogError, OSError) as error:
@@ -349,7 +353,7 @@ class Loader:
 
     def _parted(self, rejects: Rejects, frame: DataFrame, now: datetime) -> tuple[list[NewFile], list[NewFile]]:
         """Files with the rows of a frame, and with those messages that an expression fails on."""
-        most = self._wishes.most_rejected
+        most = self._load_options.most_rejected
         with self._expressions.parted(frame, now) as (rows, refused):
             found = refused.limit(most + 1).toArrow()
             if found.num_rows > most:
@@ -380,8 +384,8 @@ class Loader:
 
     @property
     def _by_sql(self) -> bool:
-        wishes = self._wishes
-        return wishes.time is not None or bool(wishes.columns) or self._partition_by != PARTITIONED_BY
+        load_options = self._load_options
+        return load_options.time is not None or bool(load_options.columns) or self._partition_by != PARTITIONED_BY
 
     @functools.cached_property
     def _schema(self) -> pyarrow.Schema:
@@ -403,22 +407,22 @@ class Loader:
         return self._frame({})
 
     def _frame(self, ranges: dict[TopicPartition, Interval]) -> DataFrame:
-        return source_frame(self._spark.session, self._wishes.source, ranges)
+        return source_frame(self._spark.session, self._load_options.source, ranges)
 
     def _say(self, text: str) -> None:
-        command.say(text, self._wishes.shown)
+        command.say(text, self._load_options.shown)
 
 
-def _partition_columns(lake: AnyLake, wishes: Wishes) -> tuple[str, ...]:
+def _partition_columns(lake: AnyLake, load_options: LoadOptions) -> tuple[str, ...]:
     """What a table is partitioned by, or will be. Raises ``ConfigError`` when the user wants something else."""
-    if wishes.partition_by is not None:
-        names = {name.lower() for name in wishes.partition_by}
-        if len(names) < len(wishes.partition_by):
-            raise errors.ConfigError(f"--partition-by {','.join(wishes.partition_by)}: names a column twice")
+    if load_options.partition_by is not None:
+        names = {name.lower() for name in load_options.partition_by}
+        if len(names) < len(load_options.partition_by):
+            raise errors.ConfigError(f"--partition-by {','.join(load_options.partition_by)}: names a column twice")
     if not lake.exists:
-        return PARTITIONED_BY if wishes.partition_by is None else wishes.partition_by
+        return PARTITIONED_BY if load_options.partition_by is None else load_options.partition_by
     has = tuple(lake.partition_columns)
-    if wishes.partition_by not in (None, has):
+    if load_options.partition_by not in (None, has):
         raise errors.ConfigError(
             f"--partition-by: {lake} is partitioned by {','.join(has) or 'nothing'}, which stays as it is: leave the"
             " option out, or fill another table"
