@@ -43,7 +43,7 @@ def measured(kind: str, address: str, sizes: Sizes, place: str, codec: str) -> d
     import duckdb
 
     from fastlog.spark import table_files
-    from fastlog.spark.cluster import Cluster
+    from fastlog.spark.cluster import QueryCluster
     from fastlog.spark.options import parse_options
     from fastlog.spark.plans import BatchPlan
     from fastlog.spark.row_files import RowFiles
@@ -51,7 +51,7 @@ def measured(kind: str, address: str, sizes: Sizes, place: str, codec: str) -> d
     table_files.ROW_GROUP_BYTES = sizes[0]
     given = {"brokers": address, "subscribe": kind, "schema": "fastlog", "maxBytesPerPartition": str(sizes[1])}
     options = parse_options(given, streaming=False)
-    with closing(Cluster(options)) as cluster:
+    with closing(QueryCluster(options)) as cluster:
         tasks = BatchPlan(options, cluster).tasks()
     files = RowFiles(Path(place), COLUMNS, codec, datetime.now(UTC).date(), options)
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fastlog.errors import ConfigError
 from fastlog.spark import offsets
-from fastlog.spark.offsets import Place
+from fastlog.spark.offsets import OffsetSpec
 
 
 class Behind(NamedTuple):
@@ -50,7 +50,7 @@ def _ranges(offset: Any) -> offsets.Ranges | None:
         found = offsets.decode(_plain(offset))
     except (ConfigError, ValueError):
         return None
-    return None if isinstance(found, Place) else found
+    return None if isinstance(found, OffsetSpec) else found
 
 
 def _plain(offset: Any) -> Any:

@@ -28,7 +28,7 @@ from fastlog.errors import (
     WrongPartitionError,
 )
 from fastlog.spark.discovery import Brokers, Coordination, ListedBrokers, RegisteredBrokers, RetryBackoff
-from fastlog.spark.offsets import Interval, is_of_records, log_number
+from fastlog.spark.offsets import OffsetRange, is_of_records, log_number
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.record_logs import RecordLogs
 from fastlog.spark.whereabouts import NamedAddress
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 _LOOK_SECONDS = 0.5
 
 
-class Bounds(NamedTuple):
+class PartitionBounds(NamedTuple):
     """How far a partition goes: the oldest offset, the end of what is visible, the end of what was appended.
 
     ``created_ms`` says which log it is, as ``offsets`` has it: when it was made, 0 where that is not known.
@@ -57,7 +57,7 @@ class Bounds(NamedTuple):
         """Whether offsets are those of records, and not bytes."""
         return is_of_records(self.created_ms)
 
-    def until(self, end: int) -> Bounds:
+    def until(self, end: int) -> PartitionBounds:
         """The same, as if nothing had been appended behind ``end``."""
         return self._replace(high_watermark=min(self.high_watermark, end), log_end=min(self.log_end, end))
 
@@ -66,17 +66,17 @@ class Bounds(NamedTuple):
         return bool(created_ms and self.created_ms and created_ms != self.created_ms)
 
 
-class RecordSource(NamedTuple):
+class RecordLogSource(NamedTuple):
     """Of a partition of record batches: the id of its topic, and the log directory that has its files."""
 
     topic_id: bytes
     directory: str
 
 
-class Cluster:
+class QueryCluster:
     """The brokers of a query. For one thread; every call tries again when a broker does not answer.
 
-    Implements ``planner.Boundaries``.
+    Implements ``planner.SplitPoints``.
     """
 
     def __init__(self, options: SourceOptions, brokers: Brokers | None = None) -> None:
@@ -115,7 +115,7 @@ class Cluster:
         """Whether a broker was not there when ``bounds`` looked, and may come back."""
         return self._brokers.follows and broker not in self._present
 
-    def bounds(self, needed: Collection[int] = ()) -> dict[TopicPartition, Bounds]:
+    def bounds(self, needed: Collection[int] = ()) -> dict[TopicPartition, PartitionBounds]:
         """Every partition that the query reads and that exists; those of a broker that is away are left out.
 
         ``needed`` are the brokers that have to be there: it is waited for them as for one that does not answer.
@@ -150,7 +150,7 @@ class Cluster:
                 found.setdefault(partition.partition.broker, []).append(partition)
         return dict(sorted(found.items()))
 
-    def visible_bounds(self) -> dict[TopicPartition, Bounds]:
+    def visible_bounds(self) -> dict[TopicPartition, PartitionBounds]:
         """The same, once everything is visible that had been appended when it was called.
 
         Raises:
@@ -189,7 +189,7 @@ class Cluster:
             at = borders[0]
         return None if at is None or at == borders[-1] else at
 
-    def next_boundary(self, partition: TopicPartition, offset: int, bounds: Bounds) -> int:
+    def next_boundary(self, partition: TopicPartition, offset: int, bounds: PartitionBounds) -> int:
         """The first message boundary at or behind an offset between the bounds; the offset itself if it is one."""
         if bounds.is_of_records or offset in (bounds.log_start, bounds.high_watermark):
             return offset
@@ -203,8 +203,8 @@ class Cluster:
             border = max(item for item in [bounds.log_start, *self._borders(partition)] if item <= offset)
             return self._walked(partition, border, offset, bounds.high_watermark)
 
-    def between(self, partition: TopicPartition, interval: Interval, step_bytes: int) -> list[int]:
-        """See ``Boundaries``. Raises ``OffsetOutOfRangeError`` when the interval is not in the visible log."""
+    def between(self, partition: TopicPartition, interval: OffsetRange, step_bytes: int) -> list[int]:
+        """See ``SplitPoints``. Raises ``OffsetOutOfRangeError`` when the interval is not in the visible log."""
         if partition in self._of_records:
             place = _place(partition)
             return self._tried(lambda: self._record_logs_of(partition).cuts(place, *interval, step_bytes))
@@ -224,8 +224,8 @@ class Cluster:
                 points.append(point)
         return points
 
-    def after(self, partition: TopicPartition, interval: Interval) -> int:
-        """See ``Boundaries``."""
+    def after(self, partition: TopicPartition, interval: OffsetRange) -> int:
+        """See ``SplitPoints``."""
         consumer, number = self._reached(partition)
         try:
             points = self._tried(lambda: consumer.cut_points(partition.topic, number, *interval, 1, 2))
@@ -244,14 +244,14 @@ class Cluster:
             found |= {item: sizes[_place(item)] for item in items}
         return found
 
-    def record_source(self, partition: TopicPartition) -> RecordSource | None:
+    def record_source(self, partition: TopicPartition) -> RecordLogSource | None:
         """What a task has to know of a partition of record batches; None for one of messages."""
         topic_id = self._of_records.get(partition)
         if topic_id is None:
             return None
         place = _place(partition)
         stored = self._tried(lambda: self._record_logs_of(partition).stored([place]))
-        return RecordSource(topic_id, stored[place].directory if place in stored else "")
+        return RecordLogSource(topic_id, stored[place].directory if place in stored else "")
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -279,8 +279,8 @@ class Cluster:
         timeout = self._options.retry_timeout if has_answered else 0.0
         return RetryBackoff(self._options.retries, self._options.retry_interval, timeout)
 
-    def _all_bounds(self) -> dict[TopicPartition, Bounds]:
-        found: dict[TopicPartition, Bounds] = {}
+    def _all_bounds(self) -> dict[TopicPartition, PartitionBounds]:
+        found: dict[TopicPartition, PartitionBounds] = {}
         self._present, self._vanished = set(), set()
         for named in self._brokers.look():
             found.update(self._bounds_of(named))
@@ -305,7 +305,7 @@ class Cluster:
                     " of which is a cluster of its own: read them one by one"
                 )
 
-    def _bounds_of(self, named: NamedAddress) -> Iterator[tuple[TopicPartition, Bounds]]:
+    def _bounds_of(self, named: NamedAddress) -> Iterator[tuple[TopicPartition, PartitionBounds]]:
         backoff = self._backoff(has_answered=named.address in self._answered)
         while True:
             try:
@@ -337,7 +337,10 @@ class Cluster:
                     continue
                 if item.state == responses.STATE_OFFLINE:
                     raise PartitionOfflineError(f"{partition}: {named.address} does not serve it: it is offline")
-                yield partition, Bounds(item.log_start, item.high_watermark, readable_end(item), item.created_ms)
+                yield (
+                    partition,
+                    PartitionBounds(item.log_start, item.high_watermark, readable_end(item), item.created_ms),
+                )
         yield from self._tried(lambda: self._record_bounds(broker, today)).items()
 
     def _records_at(self, address: Address) -> RecordLogs:
@@ -357,7 +360,7 @@ class Cluster:
                 found.setdefault(partition.partition.broker, []).append(partition)
         return found
 
-    def _record_bounds(self, broker: int, topics: dict[str, KnownTopic]) -> dict[TopicPartition, Bounds]:
+    def _record_bounds(self, broker: int, topics: dict[str, KnownTopic]) -> dict[TopicPartition, PartitionBounds]:
         """Those of topics of record batches that the query reads."""
         every = (
             TopicPartition(name, PartitionId(broker, number))
@@ -372,7 +375,7 @@ class Cluster:
         for partition, place in places.items():
             extent = extents[place]
             self._of_records[partition] = extent.topic_id
-            found[partition] = Bounds(extent.log_start, extent.end, extent.end, log_number(extent.topic_id))
+            found[partition] = PartitionBounds(extent.log_start, extent.end, extent.end, log_number(extent.topic_id))
         return found
 
     def _tried(self, call: Callable[[], _T]) -> _T:
@@ -401,11 +404,11 @@ class Cluster:
         self._addresses[broker] = named.address
         return broker
 
-    def _plain_bounds(self, named: NamedAddress, broker: int) -> Iterator[tuple[TopicPartition, Bounds]]:
+    def _plain_bounds(self, named: NamedAddress, broker: int) -> Iterator[tuple[TopicPartition, PartitionBounds]]:
         """Those of a broker that does not tell which partitions it has."""
         for partition in self._plain_partitions(named, broker):
             borders = self._borders(partition)
-            yield partition, Bounds(borders[0], borders[-1], borders[-1])
+            yield partition, PartitionBounds(borders[0], borders[-1], borders[-1])
 
     def _plain_partitions(self, named: NamedAddress, broker: int) -> Iterable[TopicPartition]:
         if self._options.assigned:
@@ -427,7 +430,7 @@ class Cluster:
         starts = self._tried(lambda: consumer.get_offsets_before(partition.topic, number, EARLIEST, 1))
         return sorted({*starts, *ends}) or [0]
 
-    def _told(self, partition: TopicPartition, interval: Interval, step_bytes: int) -> Iterator[int]:
+    def _told(self, partition: TopicPartition, interval: OffsetRange, step_bytes: int) -> Iterator[int]:
         """The boundaries behind the start that a fastlog broker tells, over as many requests as that takes."""
         consumer, number = self._reached(partition)
         at, end = interval
@@ -466,5 +469,5 @@ def _place(partition: TopicPartition) -> Place:
     return partition.topic, partition.partition.partition
 
 
-def _is_hidden(now: Bounds, appended: Bounds) -> bool:
+def _is_hidden(now: PartitionBounds, appended: PartitionBounds) -> bool:
     return now.high_watermark < min(now.log_end, appended.log_end)

@@ -155,7 +155,7 @@ class Waiting:
         return self._place / str(self._number)
 
 
-class _Reader(DataSourceReader):
+class _ComputedReader(DataSourceReader):
     """Spark's way to ``ComputedFiles.read``; a task of Spark's for each of ours."""
 
     def __init__(self, files: ComputedFiles, tasks: Sequence[Task]) -> None:
@@ -176,8 +176,8 @@ class ComputedSource(DataSource):
     def name(cls) -> str:
         return "fastlog_table_rows"
 
-    def reader(self, schema: StructType) -> _Reader:
-        return _Reader(*unpacked(self.options))
+    def reader(self, schema: StructType) -> _ComputedReader:
+        return _ComputedReader(*unpacked(self.options))
 
 
 def read_needed(session: SparkSession, directory: str, files: ComputedFiles, tasks: Sequence[Task]) -> DataFrame:

@@ -146,7 +146,7 @@ def write_frame(frame: DataFrame, files: Files) -> list[NewFile]:
         return [NewFile(*file) for file in json.loads(told.read_text())]
 
 
-class _Reader(DataSourceReader):
+class _TableReader(DataSourceReader):
     """Spark's way to the files of a table; goes to the workers."""
 
     def __init__(self, location: TableLocation, files: Sequence[ActiveFile], schema: pa.Schema, tasks: int) -> None:
@@ -172,8 +172,8 @@ class FilesSource(DataSource):
     def name(cls) -> str:
         return "fastlog_table_source"
 
-    def reader(self, schema: StructType) -> _Reader:
-        return _Reader(*unpacked(self.options))
+    def reader(self, schema: StructType) -> _TableReader:
+        return _TableReader(*unpacked(self.options))
 
 
 def read_files(

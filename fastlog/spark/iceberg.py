@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fastlog.errors import ConfigError, MissingDependencyError, TableConflictError, TableUnavailableError
 from fastlog.installation import how_to_install
 from fastlog.spark.entries import ActiveFile, NewFile
-from fastlog.spark.lake import METADATA, Change, Lake
-from fastlog.spark.staging import Staging, Upkeep
+from fastlog.spark.lake import METADATA, Lake, TableChange
+from fastlog.spark.staging import TableStaging, Upkeep
 from fastlog.spark.storage import TableLocation, located, sync
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class IcebergLake:
         finally:
             self.reload()
 
-    def commit(self, change: Change) -> None:
+    def commit(self, change: TableChange) -> None:
         """As that of a ``Lake``."""
         from pyiceberg.exceptions import CommitFailedException
 
@@ -257,7 +257,7 @@ class IcebergLake:
         assert self._table is not None
         return self._table
 
-    def _check(self, change: Change) -> None:
+    def _check(self, change: TableChange) -> None:
         for name, step in change.steps.items():
             if self.number(name) != step.before:
                 raise TableConflictError(
@@ -305,7 +305,7 @@ class IcebergLake:
             for entry in self._asked(lambda manifest=manifest: manifest.fetch_manifest_entry(table.io))  # type: ignore[misc]
         ]
 
-    def _attempt(self, change: Change, identity: str) -> None:
+    def _attempt(self, change: TableChange, identity: str) -> None:
         table = self._opened
         # pyiceberg would put the same files behind what another writer has brought: the numbers may be others now.
         table.metadata.properties[_NO_RETRIES] = "0"
@@ -361,7 +361,7 @@ class IcebergLake:
             raise TableUnavailableError(f"{self}: {told}") from None
 
 
-class IcebergStaging(Staging):
+class IcebergStaging(TableStaging):
     """Writes files where the table keeps them, also in a directory: the snapshot says which are part of it. There is no
     lock: of two writers the table's numbers let one through."""
 
@@ -404,21 +404,21 @@ def opened(table: TableLocation | Path | str, storage_options: Mapping[str, str]
     return IcebergLake(text, table.options if isinstance(table, TableLocation) else storage_options)
 
 
-def staging_of(lake: AnyLake, partition_by: Sequence[str], compression: str) -> Staging:
+def staging_of(lake: AnyLake, partition_by: Sequence[str], compression: str) -> TableStaging:
     """What writes files for a table that is filled."""
     if isinstance(lake, IcebergLake):
         return IcebergStaging(lake, partition_by, compression)
-    return Staging(lake, partition_by, compression)
+    return TableStaging(lake, partition_by, compression)
 
 
-def upkeep_of(lake: AnyLake, compression: str) -> Staging:
+def upkeep_of(lake: AnyLake, compression: str) -> TableStaging:
     """What writes files with the rows that a table has, beside the one who fills it."""
     if isinstance(lake, IcebergLake):
         return IcebergStaging(lake, lake.partition_columns, compression)
     return Upkeep(lake, compression)
 
 
-def _exchange(transaction: Any, table: Table, notes: dict[str, str], change: Change) -> Any:
+def _exchange(transaction: Any, table: Table, notes: dict[str, str], change: TableChange) -> Any:
     """A snapshot of pyiceberg's in which files take the place of others, as what it is to those who follow the table:
     they pass over rows that have only moved."""
     from pyiceberg.table.snapshots import Operation, Summary

@@ -36,7 +36,7 @@ _TRIES_OF_A_STORE = 3
 _WORK_DIRECTORY = "_fastlog"
 
 
-class Step(NamedTuple):
+class NumberStep(NamedTuple):
     """What a transaction does with a number: it has to be ``before`` (None: not there), and is ``after`` then."""
 
     before: int | None
@@ -44,10 +44,10 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Change:
+class TableChange:
     """One transaction."""
 
-    steps: Mapping[str, Step]
+    steps: Mapping[str, NumberStep]
     added: Sequence[NewFile] = ()
     removed: Sequence[ActiveFile] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -277,7 +277,7 @@ class Lake:
         self.reload()
         return sorted(found)
 
-    def commit(self, change: Change) -> None:
+    def commit(self, change: TableChange) -> None:
         """Bring a change into the table, or leave the table as it is.
 
         What others do at the same time and does not touch the numbers, such as joining small files, is let pass.
@@ -310,7 +310,7 @@ class Lake:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _check(self, change: Change) -> None:
+    def _check(self, change: TableChange) -> None:
         for name, step in change.steps.items():
             if self.number(name) != step.before:
                 raise TableConflictError(
@@ -322,7 +322,7 @@ class Lake:
                 if file.path not in there:
                     raise TableConflictError(f"{self}: another writer has removed {file.path}")
 
-    def _attempt(self, change: Change, identity: str) -> None:
+    def _attempt(self, change: TableChange, identity: str) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
 

@@ -66,7 +66,7 @@ def is_of_records(created: int) -> bool:
     return created >= _OF_TOPIC_ID
 
 
-class Interval(NamedTuple):
+class OffsetRange(NamedTuple):
     """Offsets of one partition: from ``start`` up to ``end``. Of messages, both are bytes where one begins."""
 
     start: int
@@ -78,11 +78,11 @@ class Interval(NamedTuple):
         return self.end - self.start
 
 
-Ranges = Mapping[TopicPartition, Interval]
+Ranges = Mapping[TopicPartition, OffsetRange]
 
 
 @dataclass(frozen=True)
-class Place:
+class OffsetSpec:
     """Where to begin or to end: a word for all partitions, a time for all (ms since 1970), or something for each.
 
     ``kind`` is ``earliest``, ``latest``, ``time``, ``offsets`` or ``times``. Offsets may be ``EARLIEST`` or ``LATEST``.
@@ -105,7 +105,7 @@ class Place:
         return {self.kind: _nested(self.by_partition)}
 
     @classmethod
-    def from_json(cls, value: Any) -> Place:
+    def from_json(cls, value: Any) -> OffsetSpec:
         """Raises ``ConfigError`` for what ``to_json`` does not write."""
         if value in ("earliest", "latest"):
             return cls(value)
@@ -119,7 +119,7 @@ class Place:
         raise ConfigError(f"{value!r} is no place to begin a query at")
 
 
-def encode_initial(place: Place) -> dict[str, Any]:
+def encode_initial(place: OffsetSpec) -> dict[str, Any]:
     """What a query begins with."""
     return {"v": VERSION, "initial": place.to_json()}
 
@@ -131,7 +131,7 @@ def encode_ranges(ranges: Ranges, created: Mapping[TopicPartition, int] | None =
     return {**found, "created": _nested(known)} if known else found
 
 
-def on_brokers(place: Place, name: str, there: Iterable[TopicPartition]) -> Place:
+def on_brokers(place: OffsetSpec, name: str, there: Iterable[TopicPartition]) -> OffsetSpec:
     """A place whose partitions that were named by their numbers alone are those of the brokers that have them.
 
     Raises:
@@ -157,7 +157,7 @@ def on_broker(partition: TopicPartition, name: str, there: Iterable[TopicPartiti
     return found[0] if found else partition
 
 
-def decode(offset: Any) -> Place | dict[TopicPartition, Interval]:
+def decode(offset: Any) -> OffsetSpec | dict[TopicPartition, OffsetRange]:
     """The beginning of a query, or the ranges of a batch.
 
     Raises:
@@ -166,14 +166,14 @@ def decode(offset: Any) -> Place | dict[TopicPartition, Interval]:
     if not isinstance(offset, dict) or offset.get("v") != VERSION:
         raise ConfigError(f"{offset!r} is no offset of this source: does the checkpoint belong to another one?")
     if "initial" in offset:
-        return Place.from_json(offset["initial"])
+        return OffsetSpec.from_json(offset["initial"])
     ranges = {}
     for partition, value in _items(offset.get("topics"), "offset"):
         if isinstance(partition.partition, NumberedPartition):
             raise ConfigError(f"offset: {partition} does not name a broker")
         match value:
             case [int(start), int(end)] if 0 <= start <= end <= MAX_OFFSET:
-                ranges[partition] = Interval(start, end)
+                ranges[partition] = OffsetRange(start, end)
             case _:
                 raise ConfigError(f"offset: {value!r} is no range of {partition}")
     return ranges

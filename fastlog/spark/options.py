@@ -16,7 +16,7 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
 from fastlog.settings import unknown_name
 from fastlog.spark import schema
-from fastlog.spark.offsets import ANY_BROKER, EARLIEST, MAX_OFFSET, Place, parse_partition, parse_partitions
+from fastlog.spark.offsets import ANY_BROKER, EARLIEST, MAX_OFFSET, OffsetSpec, parse_partition, parse_partitions
 from fastlog.spark.values import Parse, counted, number, one_of, parse_json, seconds, sized, truth
 from fastlog.spark.whereabouts import WHEREABOUTS, NamedAddress, at_most_one, check_whereabouts
 from fastlog.topics import valid_topic
@@ -48,8 +48,8 @@ class SourceOptions:
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
-    starting: Place
-    ending: Place
+    starting: OffsetSpec
+    ending: OffsetSpec
     unmatched_start: str = "error"
     max_bytes_per_trigger: int | None = None
     max_offsets_per_trigger: int | None = None
@@ -170,20 +170,20 @@ def _columns(given: Mapping[str, str], usual: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _place(given: Mapping[str, str], names: tuple[str, str, str], default: str) -> Place:
+def _place(given: Mapping[str, str], names: tuple[str, str, str], default: str) -> OffsetSpec:
     offsets, time, times = names
     if time in given:
-        return Place("time", time_ms=number(_KNOWN[time], given[time], 0, MAX_OFFSET))
+        return OffsetSpec("time", time_ms=number(_KNOWN[time], given[time], 0, MAX_OFFSET))
     if times in given:
         nested = parse_json(_KNOWN[times], given[times])
-        return Place("times", by_partition=parse_partitions(nested, _KNOWN[times], 0))
+        return OffsetSpec("times", by_partition=parse_partitions(nested, _KNOWN[times], 0))
     text = given.get(offsets, default).strip()
     if text.lower() in ("earliest", "latest"):
-        return Place(text.lower())
+        return OffsetSpec(text.lower())
     if not text.startswith("{"):
         raise ConfigError(f"{_KNOWN[offsets]}: {text!r} is neither earliest, latest nor JSON")
     nested = parse_json(_KNOWN[offsets], text)
-    return Place("offsets", by_partition=parse_partitions(nested, _KNOWN[offsets], EARLIEST))
+    return OffsetSpec("offsets", by_partition=parse_partitions(nested, _KNOWN[offsets], EARLIEST))
 
 
 # -- single values -----------------------------------------------------------------------------------------------------

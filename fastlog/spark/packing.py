@@ -19,7 +19,7 @@ from fastlog.producer._buffer import Buffer
 from fastlog.producer._rows import hash_rows
 from fastlog.producer.rows import RowSender, Stretch
 from fastlog.spark._enveloped import Source, wrap
-from fastlog.spark.record_packing import RecordRows, RecordTopics
+from fastlog.spark.record_packing import RecordRows, SinkTopics
 from fastlog.spark.sink_options import SinkOptions
 from fastlog.spark.spans import Spans, numbers_of, spans_of, times_of
 from fastlog.wire.responses import MetadataAnswer
@@ -27,7 +27,7 @@ from fastlog.wire.responses import MetadataAnswer
 _ANY = -1
 
 
-class Report(NamedTuple):
+class WriteReport(NamedTuple):
     """What a task wrote. By partition (topic, broker, number) what was confirmed, as far as brokers tell it."""
 
     messages: int
@@ -36,7 +36,7 @@ class Report(NamedTuple):
     possible_duplicates: int
 
 
-def write_batches(batches: Iterable[pa.RecordBatch], options: SinkOptions, columns: Sequence[str]) -> Report:
+def write_batches(batches: Iterable[pa.RecordBatch], options: SinkOptions, columns: Sequence[str]) -> WriteReport:
     """Write every row; return when all are confirmed as ``acks`` says.
 
     ``columns`` are the names of the batches' columns as ``check_columns`` gives them.
@@ -51,7 +51,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], options: SinkOptions, colum
             if batch.num_rows:
                 messages += batch.num_rows
                 value_bytes += kinds.send(batch, columns)
-        return Report(messages, value_bytes, *kinds.finish())
+        return WriteReport(messages, value_bytes, *kinds.finish())
 
 
 class _Kinds:
@@ -59,7 +59,7 @@ class _Kinds:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._topics = RecordTopics(options)
+        self._topics = SinkTopics(options)
         self._records = RecordRows(options)
         self._sender: RowSender | None = None
         self._rows: _Rows | None = None

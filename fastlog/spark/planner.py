@@ -1,6 +1,6 @@
 """How much a batch takes of each partition, and how it is cut into tasks. Knows neither Spark nor a broker.
 
-Every place where something ends is a message boundary that ``Boundaries`` has told; none is guessed. Of partitions of
+Every place where something ends is a message boundary that ``SplitPoints`` has told; none is guessed. Of partitions of
 record batches offsets are numbers of records, each of which is a boundary, and the bytes of one are an average: what is
 limited by bytes is so about.
 """
@@ -12,33 +12,33 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.spark.offsets import Interval, Ranges
+from fastlog.spark.offsets import OffsetRange, Ranges
 
 _FINENESS = 32  # a batch may stay this part below its share, where messages are shorter than that
 _LARGEST_STEP = 8 * 2**20
 _NONE: Mapping[TopicPartition, float] = {}
 
 
-class Boundaries(Protocol):
+class SplitPoints(Protocol):
     """Who knows where messages begin."""
 
-    def between(self, partition: TopicPartition, interval: Interval, step_bytes: int) -> list[int]:
+    def between(self, partition: TopicPartition, interval: OffsetRange, step_bytes: int) -> list[int]:
         """Boundaries in the interval, ascending, the first its start; usually at least ``step_bytes`` apart."""
 
-    def after(self, partition: TopicPartition, interval: Interval) -> int:
+    def after(self, partition: TopicPartition, interval: OffsetRange) -> int:
         """Where the message ends that begins where the interval does."""
 
 
-class Piece(NamedTuple):
+class TaskPiece(NamedTuple):
     """What one task reads."""
 
     partition: TopicPartition
-    interval: Interval
+    interval: OffsetRange
 
 
 def limit_batch(
-    ranges: Ranges, max_bytes: int | None, boundaries: Boundaries, record_bytes: Mapping[TopicPartition, float] = _NONE
-) -> dict[TopicPartition, Interval]:
+    ranges: Ranges, max_bytes: int | None, boundaries: SplitPoints, record_bytes: Mapping[TopicPartition, float] = _NONE
+) -> dict[TopicPartition, OffsetRange]:
     """Shorten ranges so that all of them together have at most ``max_bytes``, each in proportion to its length.
 
     Whole messages only. A partition whose share is smaller than its next message still gets that one, so that each of
@@ -55,7 +55,7 @@ def limit_batch(
             found[partition] = _shortened(partition, interval, share, boundaries)
         else:
             taken = min(interval.size_bytes, max(1, share))
-            found[partition] = Interval(interval.start, interval.start + taken)
+            found[partition] = OffsetRange(interval.start, interval.start + taken)
     return found
 
 
@@ -63,10 +63,10 @@ def split(
     ranges: Ranges,
     max_bytes: int,
     min_pieces: int,
-    boundaries: Boundaries,
+    boundaries: SplitPoints,
     record_bytes: Mapping[TopicPartition, float] = _NONE,
     max_records: int | None = None,
-) -> list[Piece]:
+) -> list[TaskPiece]:
     """Cut ranges into pieces, each ending at the first boundary at or behind an equal share of its range.
 
     Pieces of about ``max_bytes``, and ``max_records`` of a partition of record batches, at most; ``min_pieces`` of them
@@ -85,25 +85,25 @@ def split(
             at = interval.start
             for point in boundaries.between(partition, interval, finer):
                 if point >= at + step and point < interval.end:
-                    pieces.append(Piece(partition, Interval(at, point)))
+                    pieces.append(TaskPiece(partition, OffsetRange(at, point)))
                     at = point
-            interval = Interval(at, interval.end)
+            interval = OffsetRange(at, interval.end)
         if interval.size_bytes:
-            pieces.append(Piece(partition, interval))
+            pieces.append(TaskPiece(partition, interval))
     return pieces
 
 
-def _bytes_of(partition: TopicPartition, interval: Interval, record_bytes: Mapping[TopicPartition, float]) -> int:
+def _bytes_of(partition: TopicPartition, interval: OffsetRange, record_bytes: Mapping[TopicPartition, float]) -> int:
     each = record_bytes.get(partition)
     return interval.size_bytes if each is None else math.ceil(interval.size_bytes * each)
 
 
-def _shortened(partition: TopicPartition, interval: Interval, share: int, boundaries: Boundaries) -> Interval:
+def _shortened(partition: TopicPartition, interval: OffsetRange, share: int, boundaries: SplitPoints) -> OffsetRange:
     if not interval.size_bytes:
         return interval
-    wanted = Interval(interval.start, interval.start + share)
+    wanted = OffsetRange(interval.start, interval.start + share)
     step = max(1, min(share // _FINENESS, _LARGEST_STEP))
     end = boundaries.between(partition, wanted, step)[-1] if share else interval.start
     if end == interval.start:
         end = boundaries.after(partition, interval)
-    return Interval(interval.start, end)
+    return OffsetRange(interval.start, end)

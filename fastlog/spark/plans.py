@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import BrokerMissingError, ConfigError, DataLossError, OffsetOutOfRangeError
 from fastlog.spark import offsets, planner
-from fastlog.spark.cluster import Bounds, Cluster, RecordSource
-from fastlog.spark.offsets import Interval, Place, is_of_records
+from fastlog.spark.cluster import PartitionBounds, QueryCluster, RecordLogSource
+from fastlog.spark.offsets import OffsetRange, OffsetSpec, is_of_records
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.schema import FASTLOG, KAFKA, usual_set
 
@@ -41,14 +41,14 @@ class Task(NamedTuple):
     start: int
     end: int
     created_ms: int = 0
-    records: RecordSource | None = None
+    records: RecordLogSource | None = None
 
     def __str__(self) -> str:
         what = "bytes" if self.records is None else "records"
         return f"{self.topic}/{self.broker}-{self.partition}, {what} {self.start} to {self.end}"
 
 
-def columns_for(bounds: Mapping[TopicPartition, Bounds]) -> str | None:
+def columns_for(bounds: Mapping[TopicPartition, PartitionBounds]) -> str | None:
     """The set of columns that a query over these partitions has if none is chosen; None where there is no partition.
 
     Raises:
@@ -65,10 +65,10 @@ def columns_for(bounds: Mapping[TopicPartition, Bounds]) -> str | None:
     return next((KAFKA if is_of_records else FASTLOG for is_of_records in kinds), None)
 
 
-class Plan:
+class QueryPlan:
     """What both kinds share."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster) -> None:
+    def __init__(self, options: SourceOptions, cluster: QueryCluster) -> None:
         self._options = options
         self._cluster = cluster
         self._losses: list[str] = []
@@ -117,7 +117,7 @@ class Plan:
             )
         log.warning("%s: what is there is read", message)
 
-    def _tasks(self, ranges: Mapping[TopicPartition, Interval], created: Mapping[TopicPartition, int]) -> list[Task]:
+    def _tasks(self, ranges: Mapping[TopicPartition, OffsetRange], created: Mapping[TopicPartition, int]) -> list[Task]:
         options = self._options
         ranges = {partition: interval for partition, interval in ranges.items() if interval.size_bytes}
         pieces = planner.split(
@@ -135,7 +135,7 @@ class Plan:
             found.append(Task(partition.topic, *partition.partition, host, port, start, end, made, records))
         return found
 
-    def _check_kinds(self, bounds: Mapping[TopicPartition, Bounds]) -> None:
+    def _check_kinds(self, bounds: Mapping[TopicPartition, PartitionBounds]) -> None:
         """Raise ``ConfigError`` unless the columns are those that the user gets for topics of these kinds."""
         options = self._options
         if options.max_records_per_partition is not None or options.max_offsets_per_trigger is not None:
@@ -154,10 +154,12 @@ class Plan:
                 f" schema={usual_set(options.columns)} to keep those, or schema={wanted}"
             )
 
-    def _record_bytes(self, ranges: Mapping[TopicPartition, Interval]) -> Mapping[TopicPartition, float]:
+    def _record_bytes(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Mapping[TopicPartition, float]:
         return self._cluster.record_bytes(partition for partition, item in ranges.items() if item.size_bytes)
 
-    def _resolved(self, name: str, place: Place, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
+    def _resolved(
+        self, name: str, place: OffsetSpec, bounds: Mapping[TopicPartition, PartitionBounds]
+    ) -> dict[TopicPartition, int]:
         """The offset of each partition at a place; ``name`` begins that of the option, for errors."""
         if place.by_partition:
             place = offsets.on_brokers(place, f"{name}Offsets", bounds)
@@ -169,7 +171,7 @@ class Plan:
                 raise ConfigError(f"{option}: {partition} is named, and there is no such partition")
         return {partition: self._one_resolved(name, place, partition, bounds[partition]) for partition in bounds}
 
-    def _one_resolved(self, name: str, place: Place, partition: TopicPartition, bounds: Bounds) -> int:
+    def _one_resolved(self, name: str, place: OffsetSpec, partition: TopicPartition, bounds: PartitionBounds) -> int:
         value = place.of(partition)
         if place.kind == "earliest" or (place.kind == "offsets" and value == offsets.EARLIEST):
             return bounds.log_start
@@ -189,7 +191,9 @@ class Plan:
             return bounds.high_watermark
         return min(max(found, bounds.log_start), bounds.high_watermark)
 
-    def _aligned(self, name: str, place: Place, partition: TopicPartition, offset: int, bounds: Bounds) -> None:
+    def _aligned(
+        self, name: str, place: OffsetSpec, partition: TopicPartition, offset: int, bounds: PartitionBounds
+    ) -> None:
         """An offset that a person gave is a message boundary, if it is in the log at all."""
         if place.kind != "offsets" or not bounds.log_start <= offset <= bounds.high_watermark:
             return
@@ -198,33 +202,33 @@ class Plan:
             raise ConfigError(f"{name}: no message of {partition} begins at {offset}; the next one begins at {nearest}")
 
     def _still_there(
-        self, partition: TopicPartition, wanted: Interval, bounds: Bounds | None, created: int = 0
-    ) -> Interval:
+        self, partition: TopicPartition, wanted: OffsetRange, bounds: PartitionBounds | None, created: int = 0
+    ) -> OffsetRange:
         """What of a range can still be read; what cannot is noted as lost. ``created``: of which log it is."""
         if bounds is None and self._cluster.is_away(partition.partition.broker):
-            return Interval(wanted.start, wanted.start)  # it is read when its broker is back
+            return OffsetRange(wanted.start, wanted.start)  # it is read when its broker is back
         if bounds is None:
             wants = self._options.wants(partition)
             gone = "the broker does not have the partition any more" if wants else "the query does not read the topic"
             self._lost(partition, wanted, gone, is_of_records(created))
-            return Interval(wanted.end, wanted.end)
+            return OffsetRange(wanted.end, wanted.end)
         start, end = wanted
         if start < bounds.log_start:
-            lost = Interval(start, min(end, bounds.log_start) if end > start else bounds.log_start)
+            lost = OffsetRange(start, min(end, bounds.log_start) if end > start else bounds.log_start)
             self._lost(partition, lost, f"the log begins at {bounds.log_start}", bounds.is_of_records)
             start = bounds.log_start
         if max(start, end) > bounds.high_watermark:
-            lost = Interval(bounds.high_watermark, max(start, end))
+            lost = OffsetRange(bounds.high_watermark, max(start, end))
             self._lost(partition, lost, f"the log ends at {bounds.high_watermark}", bounds.is_of_records)
             start = min(start, bounds.high_watermark)
             end = bounds.high_watermark
-        return Interval(start, max(start, end))
+        return OffsetRange(start, max(start, end))
 
-    def _lost(self, partition: TopicPartition, lost: Interval, why: str, of_records: bool) -> None:
+    def _lost(self, partition: TopicPartition, lost: OffsetRange, why: str, of_records: bool) -> None:
         what = "records" if of_records else "bytes"
         self._losses.append(f"{partition}: {what} {lost.start} to {lost.end} cannot be read any more: {why}")
 
-    def _made_anew(self, partition: TopicPartition, at: int, created_ms: int, bounds: Bounds) -> None:
+    def _made_anew(self, partition: TopicPartition, at: int, created_ms: int, bounds: PartitionBounds) -> None:
         """The log that was to be read from an offset on is gone, and another one has its place."""
         self._losses.append(
             f"{partition}: the log was deleted and made anew{_moment(bounds.created_ms)}: offset {at} is of the one"
@@ -232,7 +236,7 @@ class Plan:
         )
 
 
-class BatchPlan(Plan):
+class BatchPlan(QueryPlan):
     """A batch read: everything between two places, as they are when it is planned."""
 
     def tasks(self) -> list[Task]:
@@ -268,7 +272,7 @@ class BatchPlan(Plan):
                 raise ConfigError(f"startingOffsets: {partition} would begin at {start} and end at {end}")
             self._aligned("startingOffsets", options.starting, partition, start, known)
             self._aligned("endingOffsets", options.ending, partition, end, known)
-            ranges[partition] = self._still_there(partition, Interval(start, max(start, end)), known)
+            ranges[partition] = self._still_there(partition, OffsetRange(start, max(start, end)), known)
         return self._tasks(ranges, {partition: known.created_ms for partition, known in bounds.items()})
 
 
@@ -284,7 +288,7 @@ def _moment(created: int) -> str:
     return f" at {datetime.fromtimestamp(created / 1000, UTC).isoformat(timespec='milliseconds')}"
 
 
-def _which(created: int, now: Bounds) -> str:
+def _which(created: int, now: PartitionBounds) -> str:
     """The log that was there before the one that there is now."""
     if not is_of_records(created):
         return (
@@ -293,13 +297,13 @@ def _which(created: int, now: Bounds) -> str:
     return "that the topic of that name had before" if now.is_of_records else "that consisted of record batches"
 
 
-class StreamPlan(Plan):
+class StreamPlan(QueryPlan):
     """A streaming query, seen from its driver."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster) -> None:
+    def __init__(self, options: SourceOptions, cluster: QueryCluster) -> None:
         super().__init__(options, cluster)
-        self._targets: dict[TopicPartition, Bounds] | None = None
-        self._seen: dict[TopicPartition, Bounds] = {}
+        self._targets: dict[TopicPartition, PartitionBounds] | None = None
+        self._seen: dict[TopicPartition, PartitionBounds] = {}
         self._is_checked = False
 
     def initial(self) -> dict[str, Any]:
@@ -328,9 +332,9 @@ class StreamPlan(Plan):
         begun = offsets.decode(start)
         real = self._seen = self._cluster.bounds()
         self._check_kinds(real)
-        self._check_once([] if isinstance(begun, Place) else begun, real)
+        self._check_once([] if isinstance(begun, OffsetSpec) else begun, real)
         bounds = self._shown(real)
-        if isinstance(begun, Place):
+        if isinstance(begun, OffsetSpec):
             previous = self._resolved("starting", begun, bounds)
             for partition, offset in previous.items():
                 self._aligned("startingOffsets", begun, partition, offset, real[partition])
@@ -342,7 +346,7 @@ class StreamPlan(Plan):
         for partition in sorted(previous.keys() | bounds.keys()):
             if not self._options.wants(partition):
                 # It was taken out of the options: who puts it in again goes on from here.
-                ranges[partition] = Interval(previous[partition], previous[partition])
+                ranges[partition] = OffsetRange(previous[partition], previous[partition])
                 continue
             # A partition that was not there before is read from its beginning.
             at = previous[partition] if partition in previous else bounds[partition].log_start
@@ -354,10 +358,10 @@ class StreamPlan(Plan):
                     at = real[partition].log_start
                 created[partition] = real[partition].created_ms or created.get(partition, 0)
             ranges[partition] = self._still_there(
-                partition, Interval(at, max(at, end)), real.get(partition), created.get(partition, 0)
+                partition, OffsetRange(at, max(at, end)), real.get(partition), created.get(partition, 0)
             )
         ranges = self._limited(ranges, max_bytes, max_records)
-        if not (isinstance(begun, Place) or anew) and all(
+        if not (isinstance(begun, OffsetSpec) or anew) and all(
             interval == (previous.get(partition), previous.get(partition)) for partition, interval in ranges.items()
         ):
             return start
@@ -365,7 +369,7 @@ class StreamPlan(Plan):
 
     def _of_batch(self, end: Any) -> list[Task]:
         ranges = offsets.decode(end)
-        if isinstance(ranges, Place):
+        if isinstance(ranges, OffsetSpec):
             return []
         wanted = {partition: interval for partition, interval in ranges.items() if interval.size_bytes}
         if not wanted:
@@ -382,8 +386,8 @@ class StreamPlan(Plan):
         return self._tasks(there, created)
 
     def _limited(
-        self, ranges: Mapping[TopicPartition, Interval], max_bytes: int | None, max_records: int | None
-    ) -> dict[TopicPartition, Interval]:
+        self, ranges: Mapping[TopicPartition, OffsetRange], max_bytes: int | None, max_records: int | None
+    ) -> dict[TopicPartition, OffsetRange]:
         if max_records is not None:
             return planner.limit_batch(ranges, max_records, self._cluster, dict.fromkeys(ranges, 1.0))
         each = {} if max_bytes is None else self._record_bytes(ranges)
@@ -413,10 +417,10 @@ class StreamPlan(Plan):
         if not self._seen:
             return None
         return offsets.encode_ranges(
-            {item: Interval(bounds.high_watermark, bounds.high_watermark) for item, bounds in self._seen.items()}
+            {item: OffsetRange(bounds.high_watermark, bounds.high_watermark) for item, bounds in self._seen.items()}
         )
 
-    def _shown(self, bounds: dict[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
+    def _shown(self, bounds: dict[TopicPartition, PartitionBounds]) -> dict[TopicPartition, PartitionBounds]:
         if self._targets is None:
             return bounds
         return {item: bounds[item].until(end.high_watermark) for item, end in self._targets.items() if item in bounds}

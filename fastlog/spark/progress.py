@@ -14,13 +14,13 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError, CoordinationError
 from fastlog.spark import offsets
 from fastlog.spark.discovery import Coordination
-from fastlog.spark.offsets import Place
+from fastlog.spark.offsets import OffsetSpec
 from fastlog.zkpaths import members_path
 
 log = logging.getLogger(__name__)
 
 
-class Progress:
+class GroupProgress:
     """Writes what was committed where a group keeps its offsets. For one thread."""
 
     def __init__(self, coordination: Coordination, group: str) -> None:
@@ -44,7 +44,7 @@ class Progress:
     def show(self, end: Any) -> None:
         """Everything up to the end of this batch was read and committed. Spark may say so late, twice or not at all."""
         ranges = offsets.decode(end)
-        if isinstance(ranges, Place):
+        if isinstance(ranges, OffsetSpec):
             return
         created = offsets.decode_created(end)
         news = {}

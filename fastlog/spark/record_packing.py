@@ -41,7 +41,7 @@ _LEAST_BYTES = 1024
 
 
 @dataclass
-class RecordTopic:
+class SinkTopic:
     """A topic that is written to, on the broker that has it."""
 
     name: str
@@ -54,12 +54,12 @@ class RecordTopic:
     """Where rows without a key go: on from one partition to the next with each batch of Arrow."""
 
 
-class RecordTopics:
+class SinkTopics:
     """Tells topics of record batches from those of messages, and has the connections to their brokers. For one task."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._found: dict[str, RecordTopic | None] = {}
+        self._found: dict[str, SinkTopic | None] = {}
         self._records: dict[Address, RecordBroker] = {}
         self._addresses: list[Address] | None = None
 
@@ -68,7 +68,7 @@ class RecordTopics:
         for records in self._records.values():
             records.close()
 
-    def find(self, topic: str) -> RecordTopic | None:
+    def find(self, topic: str) -> SinkTopic | None:
         """The topic, if it is one of record batches, or is to be made as one; None for one of messages.
 
         Raises:
@@ -88,7 +88,7 @@ class RecordTopics:
                 patience.failed(error)
                 self._addresses = None  # one that has gone is registered for a while
 
-    def _looked(self, topic: str) -> RecordTopic | None:
+    def _looked(self, topic: str) -> SinkTopic | None:
         found, is_anywhere = [], False
         for address in self._known():
             has_records = self._has_records(address, topic)
@@ -139,13 +139,13 @@ class RecordTopics:
             if error.code != _EXISTS:
                 raise
 
-    def _described(self, topic: str, address: Address, broker: int) -> RecordTopic:
+    def _described(self, topic: str, address: Address, broker: int) -> SinkTopic:
         records = self._at(address)
         partitions = records.known_topics([topic])[topic].partitions
         told = records.settings(topic)["max.message.bytes"].value
         largest = (int(told or 0) - HEADER_BYTES) * 6 // 7  # what codecs may add
         most = max(_LEAST_BYTES, min(largest, self._options.batch_bytes))
-        return RecordTopic(topic, records, broker, partitions, most)
+        return SinkTopic(topic, records, broker, partitions, most)
 
 
 class RecordRows:
@@ -159,7 +159,7 @@ class RecordRows:
         self.delivered: dict[tuple[str, int, int], Stretch] = {}
         """What was confirmed, by topic, broker and partition."""
 
-    def send(self, topic: RecordTopic, columns: Mapping[str, pa.Array]) -> int:
+    def send(self, topic: SinkTopic, columns: Mapping[str, pa.Array]) -> int:
         """Send rows to one topic; the bytes of their values.
 
         Raises:
@@ -179,7 +179,7 @@ class RecordRows:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _partitions(
-        self, topic: RecordTopic, columns: Mapping[str, pa.Array], keys: Source | None, count: int
+        self, topic: SinkTopic, columns: Mapping[str, pa.Array], keys: Source | None, count: int
     ) -> Iterator[tuple[int, Any]]:
         """The partitions that rows go to, and the rows of each in their order."""
         numbers = np.array(topic.partitions, np.int64)
@@ -207,7 +207,7 @@ class RecordRows:
 
     def _send_rows(
         self,
-        topic: RecordTopic,
+        topic: SinkTopic,
         number: int,
         rows: Any,
         keys: Source | None,
@@ -226,7 +226,7 @@ class RecordRows:
             self._deliver(topic, number, taken, self._batch(topic, number, packed, taken, base_time, latest))
             at += taken
 
-    def _batch(self, topic: RecordTopic, number: int, packed: bytes, taken: int, base_time: int, latest: int) -> bytes:
+    def _batch(self, topic: SinkTopic, number: int, packed: bytes, taken: int, base_time: int, latest: int) -> bytes:
         payload = batch_codecs.compress(self._codec, packed) if self._codec else packed
         producer, epoch = self._producer(topic)
         header = BatchHeader(
@@ -248,7 +248,7 @@ class RecordRows:
         head[ATTRIBUTES_AT - 4 : ATTRIBUTES_AT] = crc32c(payload, crc32c(head[ATTRIBUTES_AT:])).to_bytes(4)
         return bytes(head) + payload
 
-    def _producer(self, topic: RecordTopic) -> tuple[int, int]:
+    def _producer(self, topic: SinkTopic) -> tuple[int, int]:
         known = self._producers.get(topic.broker)
         if known is None:
             patience = Patience(self._options.delivery_timeout)
@@ -260,7 +260,7 @@ class RecordRows:
                     _wait(patience, error)
         return known
 
-    def _deliver(self, topic: RecordTopic, number: int, taken: int, batch: bytes) -> None:
+    def _deliver(self, topic: SinkTopic, number: int, taken: int, batch: bytes) -> None:
         """Have a batch stored, however often that has to be tried: it is the same each time, and is stored once."""
         place = topic.name, number
         is_flushed = self._options.acks == "flushed"
@@ -281,7 +281,7 @@ class RecordRows:
         self._sequences[place] = (self._sequences.get(place, 0) + taken) % _SEQUENCES
         self._note(topic, number, taken, answer)
 
-    def _note(self, topic: RecordTopic, number: int, taken: int, answer: Appended) -> None:
+    def _note(self, topic: SinkTopic, number: int, taken: int, answer: Appended) -> None:
         place = topic.name, topic.broker, number
         before = self.delivered.get(place, Stretch(-1, -1, 0))
         known = [offset for offset in (before.offset, answer.offset) if offset >= 0]

@@ -41,12 +41,12 @@ _SHORT_SECONDS = 2.0  # a broker that was just started again may need a moment t
 
 def read_record_task(task: Task, options: SourceOptions, maker: RecordMaker) -> Iterator[pyarrow.RecordBatch]:
     """The records of a task's range, as Arrow batches. Raises as ``ranges.read_task``."""
-    with closing(_Reading(task, options)) as reading:
+    with closing(_TaskReading(task, options)) as reading:
         yield from maker.batches(reading.spans(), task.end)
         reading.check_log()
 
 
-class _Reading:
+class _TaskReading:
     """One task. For one thread."""
 
     def __init__(self, task: Task, options: SourceOptions) -> None:

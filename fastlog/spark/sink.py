@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
 
     from fastlog.producer.rows import Stretch
-    from fastlog.spark.packing import Report
+    from fastlog.spark.packing import WriteReport
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class WrittenRows(WriterCommitMessage):
     """What one task wrote: messages and the bytes of their values, all of them confirmed as ``acks`` says.
 
     ``partitions`` are by topic, broker id and number; an offset there is -1 where the broker did not tell it.
@@ -39,7 +39,7 @@ class Written(WriterCommitMessage):
     possible_duplicates: int
 
 
-class Writer:
+class SinkWriter:
     """What a batch write and a streaming one share. A copy of it writes in each task."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
@@ -48,15 +48,15 @@ class Writer:
         self._options = options
         self._columns = check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
 
-    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WrittenRows:
         """Write the rows of a task; returns when all of them are confirmed."""
         from fastlog.spark.packing import write_batches  # pyarrow and numpy, in the workers alone
 
-        report: Report = write_batches(iterator, self._options, self._columns)
-        return Written(*report)
+        report: WriteReport = write_batches(iterator, self._options, self._columns)
+        return WrittenRows(*report)
 
 
-class FastlogWriter(Writer, DataSourceArrowWriter):
+class FastlogWriter(SinkWriter, DataSourceArrowWriter):
     """For ``frame.write``."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -68,7 +68,7 @@ class FastlogWriter(Writer, DataSourceArrowWriter):
         log.warning("event=write_failed stays=yes %s", _summary(messages))
 
 
-class FastlogStreamWriter(Writer, DataSourceStreamArrowWriter):
+class FastlogStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
     """For ``frame.writeStream``."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -81,7 +81,7 @@ class FastlogStreamWriter(Writer, DataSourceStreamArrowWriter):
 
 
 def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:
-    found = [message for message in messages if isinstance(message, Written)]
+    found = [message for message in messages if isinstance(message, WrittenRows)]
     return (
         f"tasks={len(found)} failed_tasks={len(messages) - len(found)}"
         f" messages={sum(message.messages for message in found)}"

@@ -26,10 +26,10 @@ from pyspark.sql.types import StructType
 
 from fastlog.errors import ConfigError
 from fastlog.spark import schema as columns
-from fastlog.spark.cluster import Cluster
+from fastlog.spark.cluster import QueryCluster
 from fastlog.spark.options import SourceOptions, parse_options
 from fastlog.spark.plans import BatchPlan, StreamPlan, columns_for
-from fastlog.spark.progress import Progress
+from fastlog.spark.progress import GroupProgress
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
@@ -52,7 +52,7 @@ class FastlogDataSource(DataSource):
         """
         options = parse_options(self.options, streaming=None)
         if options.schema is None and not options.columns_chosen:
-            with closing(Cluster(options)) as cluster:
+            with closing(QueryCluster(options)) as cluster:
                 options = options.of_set(columns_for(cluster.bounds()) or columns.FASTLOG)
         return columns.ddl(options.columns)
 
@@ -89,7 +89,7 @@ class FastlogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Spark takes nothing but a list."""
-        with closing(Cluster(self._options)) as cluster:
+        with closing(QueryCluster(self._options)) as cluster:
             return [InputPartition(task) for task in BatchPlan(self._options, cluster).tasks()]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -103,7 +103,7 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, fields: Fields) -> None:
         self._options = options
         self._fields = fields
-        self._made: tuple[Cluster, StreamPlan, Progress | None] | None = None
+        self._made: tuple[QueryCluster, StreamPlan, GroupProgress | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without connections."""
@@ -176,12 +176,12 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if progress is not None:
             progress.show(end)
 
-    def _parts(self) -> tuple[Cluster, StreamPlan, Progress | None]:
+    def _parts(self) -> tuple[QueryCluster, StreamPlan, GroupProgress | None]:
         if self._made is None:
-            cluster = Cluster(self._options)
+            cluster = QueryCluster(self._options)
             progress = None
             if self._options.group is not None and cluster.coordination is not None:
-                progress = Progress(cluster.coordination, self._options.group)
+                progress = GroupProgress(cluster.coordination, self._options.group)
                 progress.check()
             self._made = cluster, StreamPlan(self._options, cluster), progress
         return self._made

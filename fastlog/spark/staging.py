@@ -46,7 +46,7 @@ _UPKEEP = "upkeep"
 _NOT_SHARED = "{}: the driver does not see what the tasks wrote: is the directory shared?"
 
 
-class Staging:
+class TableStaging:
     """Writes files for one table. For one thread of a driver."""
 
     _does = "fills this table"
@@ -203,7 +203,7 @@ class Staging:
         return moved
 
 
-class Upkeep(Staging):
+class Upkeep(TableStaging):
     """Writes files with the rows that a table has, beside the one who fills it: with a lock of its own."""
 
     _does = "joins the files of this table"

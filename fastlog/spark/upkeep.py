@@ -19,8 +19,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from fastlog.errors import ConfigError, TableConflictError, TableWriteError
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.iceberg import AnyLake, upkeep_of
-from fastlog.spark.lake import Change
-from fastlog.spark.staging import Staging
+from fastlog.spark.lake import TableChange
+from fastlog.spark.staging import TableStaging
 from fastlog.spark.storage import TableLocation
 from fastlog.spark.table_files import TableFiles, Values, rows_of_file
 
@@ -49,7 +49,7 @@ class JoinOptions:
 
 
 @dataclass
-class Joined:
+class JoinReport:
     """What was done."""
 
     files_before: int = 0
@@ -115,7 +115,7 @@ def _packed(files: Sequence[ActiveFile], options: JoinOptions) -> Iterator[list[
         yield part
 
 
-def join_files(lake: AnyLake, options: JoinOptions, say: Callable[[str], object] = lambda text: None) -> Joined:
+def join_files(lake: AnyLake, options: JoinOptions, say: Callable[[str], object] = lambda text: None) -> JoinReport:
     """Join small files of a table. May be killed at any moment: a reader sees the old files or the new one.
 
     Raises:
@@ -124,7 +124,7 @@ def join_files(lake: AnyLake, options: JoinOptions, say: Callable[[str], object]
         TableUnavailableError: an object store does not answer, or refuses.
         OSError: a file is damaged, or could not be written.
     """
-    joined = Joined()
+    joined = JoinReport()
     staging = upkeep_of(lake, options.compression)
     with staging.alone():
         for attempt in range(_TRIES):
@@ -160,12 +160,14 @@ def _shares(bins: Sequence[list[ActiveFile]]) -> Iterator[list[list[ActiveFile]]
         yield share
 
 
-def _join(lake: AnyLake, staging: Staging, bins: list[list[ActiveFile]], options: JoinOptions, joined: Joined) -> None:
+def _join(
+    lake: AnyLake, staging: TableStaging, bins: list[list[ActiveFile]], options: JoinOptions, joined: JoinReport
+) -> None:
     made = staging.write_by(lambda place: _written(lake, place, bins, options.compression))
     old = [file for files in bins for file in files]
     notes = {"job": "optimize", "files": len(old), "rows": sum(file.rows for file in made)}
     try:
-        lake.commit(Change({}, made, old, notes, same_rows=True))
+        lake.commit(TableChange({}, made, old, notes, same_rows=True))
     except (TableConflictError, TableWriteError):
         staging.discard(made)
         raise
@@ -218,7 +220,7 @@ def expire(lake: AnyLake, before: date, *, dry_run: bool = False) -> Expired:
         if old and not dry_run:
             notes: dict[str, Any] = {"job": "expire", "before": before.isoformat(), "files": len(old), "rows": rows}
             try:
-                lake.commit(Change({}, (), old, notes))
+                lake.commit(TableChange({}, (), old, notes))
             except TableConflictError:
                 if attempt == _TRIES - 1:
                     raise

@@ -10,8 +10,8 @@ from typing import Any
 from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import OffsetOutOfRangeError, TransportError
-from fastlog.spark.cluster import Bounds, RecordSource
-from fastlog.spark.offsets import Interval, log_number
+from fastlog.spark.cluster import PartitionBounds, RecordLogSource
+from fastlog.spark.offsets import OffsetRange, log_number
 from fastlog.spark.plans import StreamPlan
 from fastlog.zkpaths import PartitionId
 
@@ -23,7 +23,7 @@ def partition_of(text: str) -> TopicPartition:
 
 
 class MadeUpCluster:
-    """What ``Cluster`` does, over lists of message sizes. ``borders`` of a partition are its message boundaries."""
+    """What ``QueryCluster`` does, over lists of message sizes. ``borders`` of a partition are message boundaries."""
 
     def __init__(self, **sizes: Sequence[int]) -> None:
         self.borders: dict[TopicPartition, list[int]] = {}
@@ -58,18 +58,18 @@ class MadeUpCluster:
         self.append(name, *sizes)
         self.created[partition_of(name)] = created_ms
 
-    def messages(self, partition: TopicPartition, interval: Interval) -> list[int]:
+    def messages(self, partition: TopicPartition, interval: OffsetRange) -> list[int]:
         """Where the messages of an interval begin, which begins and ends with one."""
         borders = self.borders[partition]
         assert interval.start in borders
         assert interval.end in borders
         return borders[borders.index(interval.start) : borders.index(interval.end)]
 
-    def bounds(self, needed: Collection[int] = ()) -> dict[TopicPartition, Bounds]:
+    def bounds(self, needed: Collection[int] = ()) -> dict[TopicPartition, PartitionBounds]:
         if self.away & set(needed):
             raise TransportError(f"{self.away} are away")
         return {
-            item: Bounds(borders[0], borders[-1], borders[-1], self.created.get(item, 0))
+            item: PartitionBounds(borders[0], borders[-1], borders[-1], self.created.get(item, 0))
             for item, borders in self.borders.items()
             if self.wants(item) and not self.is_away(item.partition.broker)
         }
@@ -95,8 +95,8 @@ class MadeUpCluster:
     def record_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
         return {item: self.sizes[item] for item in partitions if item in self.sizes}
 
-    def record_source(self, partition: TopicPartition) -> RecordSource | None:
-        return RecordSource(b"i" * 16, "/data") if partition in self.sizes else None
+    def record_source(self, partition: TopicPartition) -> RecordLogSource | None:
+        return RecordLogSource(b"i" * 16, "/data") if partition in self.sizes else None
 
     def address(self, broker: int) -> Address:
         return Address(f"host{broker}", 9092)
@@ -104,10 +104,10 @@ class MadeUpCluster:
     def offset_at(self, partition: TopicPartition, time_ms: int) -> int | None:
         return self.times[partition][time_ms]
 
-    def next_boundary(self, partition: TopicPartition, offset: int, bounds: Bounds) -> int:
+    def next_boundary(self, partition: TopicPartition, offset: int, bounds: PartitionBounds) -> int:
         return self.borders[partition][bisect_left(self.borders[partition], offset)]
 
-    def between(self, partition: TopicPartition, interval: Interval, step_bytes: int) -> list[int]:
+    def between(self, partition: TopicPartition, interval: OffsetRange, step_bytes: int) -> list[int]:
         self._check(partition, interval)
         points: list[int] = []
         for border in self.borders[partition]:
@@ -116,11 +116,11 @@ class MadeUpCluster:
         last = max(border for border in self.borders[partition] if border <= interval.end)
         return points if last == points[-1] else [*points, last]
 
-    def after(self, partition: TopicPartition, interval: Interval) -> int:
+    def after(self, partition: TopicPartition, interval: OffsetRange) -> int:
         self._check(partition, interval)
         return min(border for border in self.borders[partition] if border > interval.start)
 
-    def _check(self, partition: TopicPartition, interval: Interval) -> None:
+    def _check(self, partition: TopicPartition, interval: OffsetRange) -> None:
         borders = self.borders[partition]
         assert interval.start in borders, f"{interval.start} is asked for and is no boundary"
         if interval.start < borders[0] or interval.end > borders[-1]:
@@ -176,7 +176,7 @@ class MadeUpSpark:
         found = []
         for task in tasks:
             partition = TopicPartition(task.topic, PartitionId(task.broker, task.partition))
-            found += [(partition, at) for at in self._cluster.messages(partition, Interval(task.start, task.end))]
+            found += [(partition, at) for at in self._cluster.messages(partition, OffsetRange(task.start, task.end))]
         self._maybe(kill, "read", number)
         self.rows[number] = found
         self._maybe(kill, "written", number)

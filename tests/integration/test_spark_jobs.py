@@ -16,7 +16,7 @@ from fastlog import Producer
 from fastlog.envelope import Envelope, wrap
 from fastlog.errors import ConfigError
 from fastlog.message import encode_set
-from fastlog.spark.lake import Change, Lake
+from fastlog.spark.lake import Lake, TableChange
 from tests.harness.broker import Broker
 from tests.harness.lake import rows_of, run_job
 from tests.harness.raw_format import entries
@@ -56,7 +56,7 @@ def test_windows_that_are_over(spark: SparkSession, broker: Broker, topic: str, 
     produce(broker, topic, ("a", 20), ("a", 95), ("c", 200))
     real = Lake.commit
 
-    def unanswered(self: Lake, change: Change) -> None:
+    def unanswered(self: Lake, change: TableChange) -> None:
         patch.undo()
         real(self, change)
         raise OSError("made up, behind a transaction that is in the table")

@@ -14,7 +14,7 @@ import pytest
 
 from fastlog.errors import ConfigError
 from fastlog.message import encode_set
-from fastlog.spark.lake import Change, Lake
+from fastlog.spark.lake import Lake, TableChange
 from tests.harness.broker import Broker
 from tests.harness.lake import rows_of, run_job
 
@@ -50,7 +50,7 @@ def killed_between(table: Path) -> Iterator[list[int]]:
     real = Lake.commit
     count = [0]
 
-    def commit(self: Lake, change: Change) -> None:
+    def commit(self: Lake, change: TableChange) -> None:
         if self.location.text == str(table):
             count[0] += 1
             if count[0] == 3:

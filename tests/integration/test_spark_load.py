@@ -192,7 +192,7 @@ def test_readers_of_the_table(
 
 def test_one_loader_at_a_time_and_what_a_dead_one_left(job: Job, broker: Broker, topic: str) -> None:
     """A second one is refused; what a killed one had written and not added is removed, or never seen."""
-    from fastlog.spark.staging import Staging
+    from fastlog.spark.staging import TableStaging
 
     produce(broker, topic, 0, range(10))
     job.run()
@@ -201,7 +201,7 @@ def test_one_loader_at_a_time_and_what_a_dead_one_left(job: Job, broker: Broker,
     left.mkdir()
     (left / "part-0.parquet").write_bytes(b"half")
     (row.parent / "part-1.parquet").write_bytes(row.read_bytes())
-    with Staging(job.lake(), (), "none").alone(), pytest.raises(TableConflictError, match="fills this table"):
+    with TableStaging(job.lake(), (), "none").alone(), pytest.raises(TableConflictError, match="fills this table"):
         job.run()
     produce(broker, topic, 0, range(10, 20))
     left.mkdir(exist_ok=True)
@@ -260,21 +260,21 @@ def test_another_writer_of_the_table(job: Job, broker: Broker, topic: str, monke
     """Small files are joined while a batch is written: both are in. The offsets are moved: that batch is not."""
     from deltalake import CommitProperties, DeltaTable, Transaction
 
-    from fastlog.spark.staging import Staging
+    from fastlog.spark.staging import TableStaging
 
     for start in (0, 10):
         produce(broker, topic, 0, range(start, start + 10))
         job.run()
-    real = Staging.write_messages
+    real = TableStaging.write_messages
     others: list[Callable[[DeltaTable], object]] = [lambda table: table.optimize.compact()]
 
-    def slow(self: Staging, *given: Any) -> Any:
+    def slow(self: TableStaging, *given: Any) -> Any:
         found = real(self, *given)
         if others:
             others.pop()(DeltaTable(str(job.table)))
         return found
 
-    monkeypatch.setattr(Staging, "write_messages", slow)
+    monkeypatch.setattr(TableStaging, "write_messages", slow)
     produce(broker, topic, 0, range(20, 30))
     job.run()
     assert job.numbers == list(range(30))
@@ -328,7 +328,7 @@ def test_a_table_is_read_in_a_directory_of_any_name(spark: SparkSession, tmp_pat
     import pyarrow.parquet as pq
 
     from fastlog.spark.entries import NewFile, stats_of
-    from fastlog.spark.lake import Change, Lake, read_table
+    from fastlog.spark.lake import Lake, TableChange, read_table
 
     lake = Lake(tmp_path / name)
     lake.create(pa.schema([("n", pa.int64()), ("p", pa.string())]), ["p"])
@@ -336,5 +336,5 @@ def test_a_table_is_read_in_a_directory_of_any_name(spark: SparkSession, tmp_pat
     path.parent.mkdir()
     pq.write_table(pa.table({"n": pa.array([7], pa.int64())}), path)
     file = NewFile("p=%5B/x.parquet", path.stat().st_size, {"p": "["}, 1, stats_of(1))
-    lake.commit(Change({}, [file]))
+    lake.commit(TableChange({}, [file]))
     assert [tuple(row) for row in read_table(spark, tmp_path / name).collect()] == [(7, "[")]

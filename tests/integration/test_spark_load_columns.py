@@ -16,9 +16,9 @@ from fastlog.message import encode_set
 from fastlog.spark.iceberg import IcebergLake
 from fastlog.spark.jobs.expressions import Expressions
 from fastlog.spark.jobs.rejects import Rejects
-from fastlog.spark.lake import Change, Lake
+from fastlog.spark.lake import Lake, TableChange
 from fastlog.spark.schema import USUAL, ddl
-from fastlog.spark.staging import Staging
+from fastlog.spark.staging import TableStaging
 from fastlog.spark.upkeep import JoinOptions, join_files
 from fastlog.tools.report import CommandError
 from tests.harness.broker import Broker
@@ -301,7 +301,7 @@ def test_a_replacement_that_is_killed(iceberg_job: Job, monkeypatch: pytest.Monk
     assert job.run("--column", NUMBER, "--optimize-at", 2)["joined_files"] == 2
     attempt = IcebergLake._attempt
 
-    def killing(self: IcebergLake, change: Change, identity: str) -> None:
+    def killing(self: IcebergLake, change: TableChange, identity: str) -> None:
         if step == "behind it":
             attempt(self, change, identity)
         raise Killed
@@ -340,9 +340,9 @@ def test_whatever_step_it_was_killed_at(either: Job, monkeypatch: pytest.MonkeyP
 
 def _kill_at(step: str, job: Job, patch: pytest.MonkeyPatch) -> None:
     kind: Any = IcebergLake if isinstance(job, IcebergJob) else Lake
-    commit, write = kind.commit, Staging.write
+    commit, write = kind.commit, TableStaging.write
 
-    def killing_commit(self: Any, change: Change) -> None:
+    def killing_commit(self: Any, change: TableChange) -> None:
         of_the_other = str(self) == str(job.rejected)
         if (step, of_the_other) in (("before the commit", False), ("before the other commit", True)) and change.added:
             raise Killed
@@ -350,13 +350,13 @@ def _kill_at(step: str, job: Job, patch: pytest.MonkeyPatch) -> None:
         if step == "behind both" and of_the_other and change.added:
             raise Killed
 
-    def killing_write(self: Staging, frame: Any) -> Any:
+    def killing_write(self: TableStaging, frame: Any) -> Any:
         raise Killed
         return write(self, frame)
 
     patch.setattr(kind, "commit", killing_commit)
     if step == "before the rows":
-        patch.setattr(Staging, "write", killing_write)
+        patch.setattr(TableStaging, "write", killing_write)
 
 
 def test_two_loads_add_what_was_rejected_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from fastlog.codecs import SNAPPY
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.message import encode_set
 from fastlog.spark import ranges
-from fastlog.spark.cluster import Cluster
+from fastlog.spark.cluster import QueryCluster
 from fastlog.spark.columns import BatchMaker
 from fastlog.spark.options import SourceOptions, parse_options
 from fastlog.spark.plans import BatchPlan, StreamPlan
@@ -52,14 +52,14 @@ def test_tasks_of_a_topic_of_many_segments(
             client.produce_ack(topic, 0, encode_set(expected[start : start + 50], codec), acks=2)
     for size in (1, 333, 5000, 10**6):
         options = options_of(broker, topic, direct=direct, maxBytesPerPartition=str(size), fetch__size="2000")
-        tasks = BatchPlan(options, Cluster(options)).tasks()
+        tasks = BatchPlan(options, QueryCluster(options)).tasks()
         assert all(earlier.end == later.start for earlier, later in itertools.pairwise(tasks))
         if size > 1:
             assert rows_of(options, tasks) == expected
         else:
             assert len(tasks) == (40 if codec else 2000)
     stream = options_of(broker, topic, streaming=True, startingOffsets="earliest", direct=direct)
-    plan = StreamPlan(stream, Cluster(stream))
+    plan = StreamPlan(stream, QueryCluster(stream))
     found: list[bytes] = []
     offset: Any = plan.initial()
     while (end := plan.latest(offset, 4000)) is not offset:
@@ -76,7 +76,7 @@ def test_a_batch_waits_until_what_was_appended_is_visible(start_broker: Callable
     with broker.connect() as client:
         client.produce_ack(topic, 0, encode_set([b"one", b"two"]), acks=1)
     options = options_of(broker, topic)
-    assert rows_of(options, BatchPlan(options, Cluster(options)).tasks()) == [b"one", b"two"]
+    assert rows_of(options, BatchPlan(options, QueryCluster(options)).tasks()) == [b"one", b"two"]
 
 
 def test_ranges_of_times_adjoin(start_broker: Callable[..., Broker], topic: str) -> None:
@@ -99,14 +99,14 @@ def test_ranges_of_times_adjoin(start_broker: Callable[..., Broker], topic: str)
 
     def read(**given: str) -> list[int]:
         options = options_of(broker, topic, **given)
-        return [int(value) for value in rows_of(options, BatchPlan(options, Cluster(options)).tasks())]
+        return [int(value) for value in rows_of(options, BatchPlan(options, QueryCluster(options)).tasks())]
 
     older = read(startingTimestamp=str(before), endingTimestamp=str(between))
     newer = read(startingTimestamp=str(between), endingTimestamp=str(after))
     assert older + newer == list(range(400))
     assert 130 < len(older) <= 200
     assert read(startingTimestamp=str(after), startingOffsetsByTimestampStrategy="latest") == []
-    cluster = Cluster(options_of(broker, topic))
+    cluster = QueryCluster(options_of(broker, topic))
     cluster.bounds()
     assert cluster.offset_at(partition_of(f"{topic}/0-0"), after) is None
 
@@ -142,7 +142,7 @@ def test_only_the_bytes_that_options_name_are_read(
     def read(**given: str) -> tuple[int, int]:
         taken.clear()
         options = options_of(broker, topic, direct=direct, fetch__size="2000", **given)
-        rows = rows_of(options, BatchPlan(options, Cluster(options)).tasks())
+        rows = rows_of(options, BatchPlan(options, QueryCluster(options)).tasks())
         return len(rows), sum(size for _, _, size in taken)
 
     each = len(encode_set([b"000000"]))
@@ -168,7 +168,7 @@ def test_a_broker_that_is_killed_while_a_task_reads(start_broker: Callable[..., 
     options = options_of(
         broker, topic, direct="off", fetch__size="500", fetch__numRetries="20", fetch__retryIntervalMs="10"
     )
-    (task,) = BatchPlan(options, Cluster(options)).tasks()
+    (task,) = BatchPlan(options, QueryCluster(options)).tasks()
     found: list[bytes] = []
     for number, batch in enumerate(read_task(task, options, BatchMaker([("value", True)], topic, 0, 0))):
         found += batch.column("value").to_pylist()

@@ -17,7 +17,7 @@ from fastlog.errors import ConfigError, DeliveryError, MessageTooLargeError
 from fastlog.message import encode_set
 from fastlog.producer.partitioners import murmur2
 from fastlog.record_batches import Record
-from fastlog.spark.packing import Report, write_batches
+from fastlog.spark.packing import WriteReport, write_batches
 from fastlog.spark.sink_options import check_columns, parse_sink_options
 from tests.harness.broker import Broker
 from tests.harness.raw_client import FLUSHED
@@ -54,7 +54,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(rows, KINDS[name]) for name, rows in columns.items()], list(columns))
 
 
-def written(broker: Broker, *batches: pa.RecordBatch, **given: str) -> Report:
+def written(broker: Broker, *batches: pa.RecordBatch, **given: str) -> WriteReport:
     chosen = {"brokers": f"127.0.0.1:{broker.port}"} | {name.replace("__", "."): text for name, text in given.items()}
     options = parse_sink_options(chosen)
     names = batches[0].schema.names

@@ -23,7 +23,7 @@ from fastlog.errors import ConfigError, DataLossError, RangeIncompleteError
 from fastlog.message import encode_set
 from fastlog.record_batches import Record, batches, build
 from fastlog.spark import record_files
-from fastlog.spark.cluster import Cluster
+from fastlog.spark.cluster import QueryCluster
 from fastlog.spark.options import parse_options
 from fastlog.spark.plans import BatchPlan, StreamPlan, Task
 from fastlog.spark.reading import read_rows
@@ -71,7 +71,7 @@ def options(broker: Broker, topic: str, **given: object) -> dict[str, str]:
 
 def tasks_of(broker: Broker, topic: str, **given: object) -> list[Task]:
     parsed = parse_options(options(broker, topic, schema="kafka", **given), streaming=False)
-    with closing(Cluster(parsed)) as cluster:
+    with closing(QueryCluster(parsed)) as cluster:
         return BatchPlan(parsed, cluster).tasks()
 
 
@@ -120,7 +120,7 @@ def test_both_kinds_in_one_frame(broker: Broker, records: RecordBroker) -> None:
     for name in ("kafka", "fastlog"):
         given = options(broker, "", subscribePattern="both-.*", schema=name)
         parsed = parse_options(given, streaming=False)
-        with closing(Cluster(parsed)) as cluster:
+        with closing(QueryCluster(parsed)) as cluster:
             tasks = BatchPlan(parsed, cluster).tasks()
         fields = [(column, True) for column in parsed.columns]
         rows = [row for task in tasks for batch in read_rows(task, parsed, fields) for row in batch.to_pylist()]
@@ -329,10 +329,10 @@ def test_an_index_is_a_help_alone(broker: Broker, records: RecordBroker) -> None
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
-def stream(broker: Broker, topic: str, **given: object) -> tuple[StreamPlan, Cluster]:
+def stream(broker: Broker, topic: str, **given: object) -> tuple[StreamPlan, QueryCluster]:
     given = {"startingOffsets": "earliest", "schema": "kafka", **given}
     parsed = parse_options(options(broker, topic, **given), streaming=True)
-    cluster = Cluster(parsed)
+    cluster = QueryCluster(parsed)
     return StreamPlan(parsed, cluster), cluster
 
 

@@ -21,7 +21,7 @@ from fastlog.errors import ConfigError, TableConflictError, TableUnavailableErro
 from fastlog.spark import table_files
 from fastlog.spark.entries import NewFile
 from fastlog.spark.jobs.loading import BATCHES, offset_name
-from fastlog.spark.lake import Change, Lake, Step
+from fastlog.spark.lake import Lake, NumberStep, TableChange
 from fastlog.spark.storage import TableLocation, located
 from fastlog.spark.table_files import TableFiles
 from tests.harness.fake_broker import FakeBroker
@@ -390,7 +390,7 @@ def test_a_large_file_whose_upload_is_cut(
     assert made.path.startswith("topic=a%20b%2Fc/") and made.values == {"topic": "a b/c"} and made.rows == 32
     lake = Lake(table)
     lake.create(pa.schema([("topic", pa.string()), ("value", pa.binary())]), ["topic"])
-    lake.commit(Change({"a": Step(None, 1)}, [made]))
+    lake.commit(TableChange({"a": NumberStep(None, 1)}, [made]))
     found = DeltaTable(table.text, storage_options=table.given_options).to_pyarrow_table()
     assert found["value"].to_pylist() == rows["value"].to_pylist() and set(found["topic"].to_pylist()) == {"a b/c"}
     store.fail("PUT", "partNumber=2", "cut", count=100)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastlog.spark import Behind, behind
-from fastlog.spark.offsets import Interval, Place, encode_initial, encode_ranges, log_number
+from fastlog.spark.offsets import OffsetRange, OffsetSpec, encode_initial, encode_ranges, log_number
 from fastlog.spark.options import parse_options
 from fastlog.spark.plans import StreamPlan
 from tests.harness.spark import MadeUpCluster, partition_of
@@ -22,7 +22,7 @@ def source(latest: Any, end: Any) -> dict[str, Any]:
 
 
 def ends(created: int = 0, **at: int) -> dict[str, Any]:
-    found = {partition_of(name.replace("_", "/0-")): Interval(0, end) for name, end in at.items()}
+    found = {partition_of(name.replace("_", "/0-")): OffsetRange(0, end) for name, end in at.items()}
     return encode_ranges(found, dict.fromkeys(found, created))
 
 
@@ -36,7 +36,7 @@ def ends(created: int = 0, **at: int) -> dict[str, Any]:
         ([source(ends(t_0=50), ends(t_0=60))], Behind()),  # it was looked at before the batch was planned
         ([source(ends(t_0=50, t_1=5), ends(t_0=50))], Behind()),  # the next batch says where that begins
         ([source(None, ends(t_0=20)), source(ends(t_0=20), None)], None),
-        ([source(ends(t_0=50), encode_initial(Place("latest")))], None),
+        ([source(ends(t_0=50), encode_initial(OffsetSpec("latest")))], None),
         ([source(17, "18"), source("no JSON", {"topic": {"0": 5}}), source(ends(t_0=2), ends(t_0=1))], Behind(1)),
     ],
 )

@@ -16,8 +16,8 @@ from fastlog.errors import (
     PartitionOfflineError,
     TransportError,
 )
-from fastlog.spark.cluster import Bounds, Cluster
-from fastlog.spark.offsets import Interval
+from fastlog.spark.cluster import PartitionBounds, QueryCluster
+from fastlog.spark.offsets import OffsetRange
 from fastlog.spark.options import parse_options
 from fastlog.spark.plans import BatchPlan
 from fastlog.wire import requests as rq
@@ -32,9 +32,9 @@ T00 = partition_of("t/0-0")
 QUICK = {"fetch.numRetries": "1", "fetch.retryIntervalMs": "1", "fetch.timeout.ms": "5000"}
 
 
-def cluster_of(brokers: str, **given: str) -> Cluster:
+def cluster_of(brokers: str, **given: str) -> QueryCluster:
     chosen = given or {"subscribe": "t"}
-    return Cluster(parse_options({"brokers": brokers, **QUICK, **chosen}, streaming=False))
+    return QueryCluster(parse_options({"brokers": brokers, **QUICK, **chosen}, streaming=False))
 
 
 def answer_of(request: rq.MetadataRequest, *partitions: rs.PartitionMetadata, broker_id: int = 0) -> bytes:
@@ -50,16 +50,16 @@ def both(request: pytest.FixtureRequest) -> Any:
     """A broker with a log, and what a query names it by."""
     with with_log(LOG, own=request.param) as fake:
         cluster = cluster_of(f"0@{fake.address}", assign='{"t": ["0-0"]}', **{"fetch.size": "300"})
-        assert cluster.bounds() == {T00: Bounds(0, len(LOG), len(LOG))}
+        assert cluster.bounds() == {T00: PartitionBounds(0, len(LOG), len(LOG))}
         yield cluster
         cluster.close()
 
 
 @pytest.mark.parametrize("step", [1, ENTRY, ENTRY + 1, 5 * ENTRY, len(LOG), 10**9])
-def test_boundaries(both: Cluster, step: int) -> None:
+def test_boundaries(both: QueryCluster, step: int) -> None:
     """Real ones, ascending, from the start on and at least a step apart but for the last."""
     end = 150 * ENTRY
-    points = both.between(T00, Interval(2 * ENTRY, end), step)
+    points = both.between(T00, OffsetRange(2 * ENTRY, end), step)
     assert points[0] == 2 * ENTRY
     assert all(point % ENTRY == 0 for point in points)
     assert all(later - earlier >= step for earlier, later in itertools.pairwise(points[:-1]))
@@ -69,10 +69,10 @@ def test_boundaries(both: Cluster, step: int) -> None:
         assert points[-1] > end - step - ENTRY
 
 
-def test_boundaries_before_a_place_inside_a_message(both: Cluster) -> None:
-    points = both.between(T00, Interval(0, 3 * ENTRY - 1), 1)
+def test_boundaries_before_a_place_inside_a_message(both: QueryCluster) -> None:
+    points = both.between(T00, OffsetRange(0, 3 * ENTRY - 1), 1)
     assert points == [0, ENTRY, 2 * ENTRY]
-    assert both.between(T00, Interval(0, ENTRY - 1), 1) == [0]
+    assert both.between(T00, OffsetRange(0, ENTRY - 1), 1) == [0]
 
 
 @pytest.mark.parametrize("walked", [1, ENTRY, 7 * ENTRY, 50 * ENTRY])
@@ -91,7 +91,7 @@ def test_a_broker_walks_a_part_at_a_time(walked: int, step: int) -> None:
     with with_log(LOG, hook=hook) as fake:
         cluster = cluster_of(fake.address)
         cluster.bounds()
-        points = cluster.between(T00, Interval(0, len(LOG)), step)
+        points = cluster.between(T00, OffsetRange(0, len(LOG)), step)
         cluster.close()
     assert (points[0], points[-1]) == (0, len(LOG))
     assert all(point % ENTRY == 0 for point in points)
@@ -112,21 +112,21 @@ def test_a_walk_asks_for_no_more_than_the_size_of_a_fetch(size: int) -> None:
         cluster = cluster_of(f"0@{fake.address}", assign='{"t": ["0-0"]}', **{"fetch.size": str(size)})
         bounds = cluster.bounds()[T00]
         assert cluster.next_boundary(T00, len(LOG) - 1, bounds) == len(LOG)
-        assert cluster.between(T00, Interval(0, len(LOG)), 50 * ENTRY)[0] == 0
+        assert cluster.between(T00, OffsetRange(0, len(LOG)), 50 * ENTRY)[0] == 0
         cluster.close()
     assert sizes and set(sizes) == {size}
 
 
-def test_the_message_behind(both: Cluster) -> None:
-    assert both.after(T00, Interval(5 * ENTRY, len(LOG))) == 6 * ENTRY
-    assert both.after(T00, Interval(len(LOG) - ENTRY, len(LOG))) == len(LOG)
+def test_the_message_behind(both: QueryCluster) -> None:
+    assert both.after(T00, OffsetRange(5 * ENTRY, len(LOG))) == 6 * ENTRY
+    assert both.after(T00, OffsetRange(len(LOG) - ENTRY, len(LOG))) == len(LOG)
 
 
 @pytest.mark.parametrize(
     ("offset", "expected"), [(0, 0), (1, ENTRY), (ENTRY, ENTRY), (len(LOG) - 1, len(LOG)), (len(LOG), len(LOG))]
 )
-def test_the_next_boundary(both: Cluster, offset: int, expected: int) -> None:
-    assert both.next_boundary(T00, offset, Bounds(0, len(LOG), len(LOG))) == expected
+def test_the_next_boundary(both: QueryCluster, offset: int, expected: int) -> None:
+    assert both.next_boundary(T00, offset, PartitionBounds(0, len(LOG), len(LOG))) == expected
 
 
 def test_a_batch_of_a_plain_broker() -> None:
@@ -136,7 +136,7 @@ def test_a_batch_of_a_plain_broker() -> None:
             {"brokers": f"7@{fake.address}", "assign": '{"t": ["7-0"]}', "maxBytesPerPartition": "1000", **QUICK},
             streaming=False,
         )
-        tasks = BatchPlan(options, Cluster(options)).tasks()
+        tasks = BatchPlan(options, QueryCluster(options)).tasks()
         assert [tasks[0].start, tasks[-1].end] == [0, len(LOG)]
         assert all(a.end == b.start and a.end % ENTRY == 0 for a, b in itertools.pairwise(tasks))
         assert len(tasks) == 5
@@ -166,7 +166,10 @@ def test_partitions_of_several_brokers() -> None:
     with with_log(LOG) as fake, FakeBroker(hook=hook) as other:
         fake.logs["u", 0] = LOG
         cluster = cluster_of(f"{fake.address},9@{other.address}", subscribePattern="t|v")
-        assert cluster.bounds() == {T00: Bounds(0, len(LOG), len(LOG)), partition_of("t/9-0"): Bounds(5, 10, 20)}
+        assert cluster.bounds() == {
+            T00: PartitionBounds(0, len(LOG), len(LOG)),
+            partition_of("t/9-0"): PartitionBounds(5, 10, 20),
+        }
         assert (cluster.address(0).port, cluster.address(9).port) == (fake.port, other.port)
 
 
@@ -208,7 +211,7 @@ def test_a_broker_that_is_away_for_a_moment() -> None:
     with with_log(LOG, hook=hook) as fake:
         cluster = cluster_of(fake.address)
         cluster.bounds()
-        assert cluster.after(T00, Interval(0, len(LOG))) == ENTRY
+        assert cluster.after(T00, OffsetRange(0, len(LOG))) == ENTRY
         assert left == 0
     with pytest.raises(TransportError, match=fake.address):
         cluster.bounds()
@@ -234,7 +237,7 @@ class Hiding:
 
 def test_a_batch_waits_for_what_was_appended() -> None:
     with with_log(LOG, hook=Hiding(True)) as fake:
-        assert cluster_of(fake.address).visible_bounds() == {T00: Bounds(0, len(LOG), len(LOG))}
+        assert cluster_of(fake.address).visible_bounds() == {T00: PartitionBounds(0, len(LOG), len(LOG))}
 
 
 def test_a_broker_that_never_flushes() -> None:
@@ -283,6 +286,6 @@ def test_boundaries_from_a_place_that_is_none() -> None:
         cluster = cluster_of(fake.address)
         cluster.bounds()
         with pytest.raises(InvalidMessageError, match="no message begins at offset 1"):
-            cluster.between(T00, Interval(1, len(LOG)), 1)
+            cluster.between(T00, OffsetRange(1, len(LOG)), 1)
         with pytest.raises(InvalidMessageError, match="no message begins at offset 1"):
-            cluster.after(T00, Interval(1, len(LOG)))
+            cluster.after(T00, OffsetRange(1, len(LOG)))

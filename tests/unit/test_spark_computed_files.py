@@ -118,7 +118,7 @@ def test_spark_has_a_task_for_each_of_ours(tmp_path: Path, monkeypatch: pytest.M
     with with_log(data) as fake:
         files = files_at(tmp_path, fake.address)
         tasks = [Task("t", 0, 0, "127.0.0.1", fake.port, *ends) for ends in ((0, half), (half, len(data)))]
-        reader = computed_files._Reader(files, tasks)
+        reader = computed_files._ComputedReader(files, tasks)
         for number[0], part in enumerate(reader.partitions()):
             assert part.value == tasks[number[0]]
             made += files.write(computed(reader.read(part), 1000))

@@ -11,12 +11,12 @@ import pytest
 from fastlog._segment import pack
 from fastlog.errors import ConfigError, CoordinationError, TransportError
 from fastlog.spark import discovery
-from fastlog.spark.cluster import Bounds, Cluster
+from fastlog.spark.cluster import PartitionBounds, QueryCluster
 from fastlog.spark.discovery import Coordination, RegisteredBrokers
-from fastlog.spark.offsets import Interval, encode_initial, encode_ranges
+from fastlog.spark.offsets import OffsetRange, encode_initial, encode_ranges
 from fastlog.spark.options import parse_options
 from fastlog.spark.plans import StreamPlan
-from fastlog.spark.progress import Progress
+from fastlog.spark.progress import GroupProgress
 from fastlog.zkpaths import BrokerRegistration, broker_path, holdings_path, member_path, topic_broker_path
 from tests.harness.consumers import PAYLOADS, with_log
 from tests.harness.fake_broker import FakeBroker
@@ -26,7 +26,7 @@ from tests.harness.spark import MadeUpCluster, MadeUpSpark, partition_of
 LOG = pack(PAYLOADS)
 T00 = partition_of("t/0-0")
 T10 = partition_of("t/1-0")
-WHOLE = Bounds(0, len(LOG), len(LOG))
+WHOLE = PartitionBounds(0, len(LOG), len(LOG))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def show(tree: FakeZooKeeper, broker: int, address: str, **topics: int) -> None:
         tree.write(topic_broker_path(topic, broker), b"%d" % count)
 
 
-def cluster_of(tree: FakeZooKeeper, **given: str) -> Cluster:
+def cluster_of(tree: FakeZooKeeper, **given: str) -> QueryCluster:
     options = parse_options(
         {
             "zookeeper": "fake:1",
@@ -54,7 +54,7 @@ def cluster_of(tree: FakeZooKeeper, **given: str) -> Cluster:
         streaming=True,
     )
     coordination = Coordination("fake:1", 6.0, tree.open)
-    return Cluster(options, RegisteredBrokers(coordination, options.retries, options.retry_interval))
+    return QueryCluster(options, RegisteredBrokers(coordination, options.retries, options.retry_interval))
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_broker_that_had_answered_is_waited_for(
         ({"fetch.numRetries": "2"}, True, 0.6, 0.6),
     ):
         with with_log(LOG) as fake:
-            cluster = Cluster(parse_options({"brokers": fake.address, "subscribe": "t", **given}, streaming=True))
+            cluster = QueryCluster(parse_options({"brokers": fake.address, "subscribe": "t", **given}, streaming=True))
             if answered:
                 cluster.bounds()
         with monkeypatch.context() as patched:
@@ -230,7 +230,7 @@ def test_a_stream_waits_for_what_a_broker_has() -> None:
     spark.run()
     assert [row for row in spark.all_rows if row[0] == T10] == [(T10, 0), (T10, 10)]
     assert (T00, 20) in spark.all_rows
-    spark.ends.append(json.dumps(encode_ranges({T00: Interval(30, 30), T10: Interval(20, 30)})))
+    spark.ends.append(json.dumps(encode_ranges({T00: OffsetRange(30, 30), T10: OffsetRange(20, 30)})))
     with pytest.raises(TransportError):
         spark.run()  # a batch that was begun is read as it was, or not at all
     cluster.away.clear()
@@ -243,9 +243,9 @@ def test_a_stream_waits_for_what_a_broker_has() -> None:
 
 def test_progress_is_shown_where_groups_keep_theirs(tree: FakeZooKeeper) -> None:
     """Once for each end, however often and late Spark says it; never backwards."""
-    progress = Progress(Coordination("fake:1", 6.0, tree.open), "g")
+    progress = GroupProgress(Coordination("fake:1", 6.0, tree.open), "g")
     progress.check()
-    ends = [encode_ranges({T00: Interval(0, end), T10: Interval(5, 5)}) for end in (100, 200)]
+    ends = [encode_ranges({T00: OffsetRange(0, end), T10: OffsetRange(5, 5)}) for end in (100, 200)]
     progress.show(encode_initial(parse_options({"brokers": "h", "subscribe": "t"}, streaming=True).starting))
     assert not tree.shown("/consumers")
     for end in (ends[0], ends[0], ends[1], ends[0]):
@@ -259,9 +259,9 @@ def test_progress_is_shown_where_groups_keep_theirs(tree: FakeZooKeeper) -> None
 def test_progress_does_not_end_a_query(tree: FakeZooKeeper) -> None:
     """ZooKeeper away: it is shown later."""
     tree.is_silent = True
-    progress = Progress(Coordination("fake:1", 6.0, tree.open), "g")
+    progress = GroupProgress(Coordination("fake:1", 6.0, tree.open), "g")
     progress.check()
-    end = encode_ranges({T00: Interval(0, 100)})
+    end = encode_ranges({T00: OffsetRange(0, 100)})
     progress.show(end)
     tree.is_silent = False
     progress.show(end)
@@ -270,9 +270,9 @@ def test_progress_does_not_end_a_query(tree: FakeZooKeeper) -> None:
 
 def test_the_offsets_of_consumers_are_not_overwritten(tree: FakeZooKeeper) -> None:
     coordination = Coordination("fake:1", 6.0, tree.open)
-    progress = Progress(coordination, "g")
+    progress = GroupProgress(coordination, "g")
     tree.write(member_path("g", "c1"), b"{}")
     with pytest.raises(ConfigError, match=r"group: 'g' has consumers \(c1\) whose offsets would be overwritten"):
         progress.check()
-    progress.show(encode_ranges({T00: Interval(0, 100)}))
+    progress.show(encode_ranges({T00: OffsetRange(0, 100)}))
     assert not tree.shown("/consumers/g/offsets")

@@ -13,7 +13,7 @@ import pytest
 from fastlog.errors import ConfigError
 from fastlog.spark import table_files
 from fastlog.spark.entries import ActiveFile, NewFile
-from fastlog.spark.frame_files import FrameFiles, _Reader, _Writer
+from fastlog.spark.frame_files import FrameFiles, _TableReader, _Writer
 from fastlog.spark.storage import TableLocation
 
 pytest.importorskip("pyspark.sql.datasource")
@@ -99,7 +99,7 @@ def test_rows_come_back_with_their_values(tmp_path: Path, tasks: int, monkeypatc
     )
     schema = pa.schema([("date", pa.date32()), ("later", pa.float64()), ("n", pa.int64()), ("topic", pa.string())])
     active = [ActiveFile(file.path, file.size_bytes, file.values) for file in made]
-    reader: Any = _Reader(TableLocation(str(tmp_path)), active, schema, tasks)
+    reader: Any = _TableReader(TableLocation(str(tmp_path)), active, schema, tasks)
     parts = reader.partitions()
     assert len(parts) == min(tasks, len(made))
     found = [row for part in parts for rows in reader.read(part) for row in pa.Table.from_batches([rows]).to_pylist()]

@@ -29,8 +29,8 @@ from fastlog.spark.jobs.loading import BATCHES, offset_name
 from fastlog.spark.jobs.optimize import optimize_command
 from fastlog.spark.jobs.rejects import Rejected, Rejects
 from fastlog.spark.jobs.vacuum import vacuum_command
-from fastlog.spark.lake import Change, Step
-from fastlog.spark.offsets import Interval
+from fastlog.spark.lake import NumberStep, TableChange
+from fastlog.spark.offsets import OffsetRange
 from fastlog.spark.table_files import TableFiles
 from fastlog.spark.upkeep import JoinOptions, expire, join_files
 from tests.harness.fake_broker import FakeBroker
@@ -105,8 +105,8 @@ def written(lake: IcebergLake, rows: pa.RecordBatch, number: int) -> None:
         files.add((), rows)
         return files.finish()
 
-    step = Step(lake.number("fastlog:t/0-0"), number)
-    lake.commit(Change({"fastlog:t/0-0": step}, IcebergStaging(lake, (), "snappy").write_by(write)))
+    step = NumberStep(lake.number("fastlog:t/0-0"), number)
+    lake.commit(TableChange({"fastlog:t/0-0": step}, IcebergStaging(lake, (), "snappy").write_by(write)))
 
 
 # -- loads -------------------------------------------------------------------------------------------------------------
@@ -189,9 +189,9 @@ def test_whatever_step_it_was_killed_at_each_message_is_there_once(
 
 def _kill_at_commit(patch: pytest.MonkeyPatch, number: int, *, behind: bool) -> None:
     attempt = IcebergLake._attempt
-    seen: list[Change] = []
+    seen: list[TableChange] = []
 
-    def killed(self: IcebergLake, change: Change, identity: str) -> None:
+    def killed(self: IcebergLake, change: TableChange, identity: str) -> None:
         seen.append(change)
         if len(seen) == number + 1:
             if behind:
@@ -330,21 +330,21 @@ def test_files_in_an_object_store(broker: FakeBroker, tmp_path: Path, monkeypatc
 def test_of_two_changes_that_found_the_same_numbers_one_is_refused() -> None:
     """Also where neither brings files: pyiceberg itself would put the second behind the first."""
     first, second = made(), IcebergLake(NAME)
-    first.commit(Change({"fastlog:t/0-0": Step(None, 5)}))
+    first.commit(TableChange({"fastlog:t/0-0": NumberStep(None, 5)}))
     with pytest.raises(TableConflictError, match="fastlog:t/0-0 is 5, not None"):
-        second.commit(Change({"fastlog:t/0-0": Step(None, 7)}))
+        second.commit(TableChange({"fastlog:t/0-0": NumberStep(None, 7)}))
     assert IcebergLake(NAME).number("fastlog:t/0-0") == 5
     assert IcebergLake(NAME).names("fastlog:") == ["fastlog:t/0-0"]
-    second.commit(Change({"fastlog:t/0-1": Step(None, 7)}))  # another number: nothing is in its way
+    second.commit(TableChange({"fastlog:t/0-1": NumberStep(None, 7)}))  # another number: nothing is in its way
     assert IcebergLake(NAME).names("fastlog:") == ["fastlog:t/0-0", "fastlog:t/0-1"]
 
 
 def test_what_others_do_to_the_table_is_let_pass() -> None:
     """Their snapshots, and those that go; the numbers stay."""
     lake = made(())
-    lake.commit(Change({"fastlog:t/0-0": Step(None, 5)}))
+    lake.commit(TableChange({"fastlog:t/0-0": NumberStep(None, 5)}))
     table().append(pa.table({"topic": ["x"], "date": [date(2020, 1, 1)], "n": [1]}, schema=SCHEMA))
-    lake.commit(Change({"fastlog:t/0-0": Step(5, 6)}))
+    lake.commit(TableChange({"fastlog:t/0-0": NumberStep(5, 6)}))
     opened = table()
     opened.maintenance.expire_snapshots().by_ids([item.snapshot_id for item in opened.snapshots()[:-1]]).commit()
     assert IcebergLake(NAME).number("fastlog:t/0-0") == 6
@@ -357,7 +357,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_for(is_in: bool, monkeypatch: p
     attempt = IcebergLake._attempt
     lost: list[bool] = []
 
-    def loses(self: IcebergLake, change: Change, identity: str) -> None:
+    def loses(self: IcebergLake, change: TableChange, identity: str) -> None:
         if lost:
             return attempt(self, change, identity)
         lost.append(True)
@@ -366,7 +366,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_for(is_in: bool, monkeypatch: p
         raise ConnectionResetError("the answer is lost")
 
     monkeypatch.setattr(IcebergLake, "_attempt", loses)
-    lake.commit(Change({"fastlog:t/0-0": Step(None, 5)}))
+    lake.commit(TableChange({"fastlog:t/0-0": NumberStep(None, 5)}))
     assert lake.number("fastlog:t/0-0") == 5
     assert len(lake.history()) == 1
 
@@ -381,7 +381,7 @@ def test_a_catalog_that_does_not_answer_is_asked_again_and_then_told_of(monkeypa
 
     monkeypatch.setattr(IcebergLake, "_attempt", fails)
     with pytest.raises(TableUnavailableError, match=r"iceberg:tried/lake\.logs: .*Connection refused"):
-        lake.commit(Change({"fastlog:t/0-0": Step(None, 5)}))
+        lake.commit(TableChange({"fastlog:t/0-0": NumberStep(None, 5)}))
     assert len(tries) == 3
     assert lake.number("fastlog:t/0-0") is None
 
@@ -398,7 +398,7 @@ def test_values_of_partitions_are_typed(tmp_path: Path) -> None:
             files.add(values, pa.record_batch({"n": pa.array([1, 2], pa.int64())}))
         return files.finish()
 
-    lake.commit(Change({"fastlog:t/0-0": Step(None, 5)}, staging.write_by(write)))
+    lake.commit(TableChange({"fastlog:t/0-0": NumberStep(None, 5)}, staging.write_by(write)))
     rows = table().scan().to_arrow().sort_by("number").to_pylist()
     assert rows == [
         *({"text": "a b/%41", "day": date(1969, 12, 31), "number": -3, "n": n} for n in (1, 2)),
@@ -413,8 +413,8 @@ def filled(*parts: tuple[str | None, list[int]]) -> IcebergLake:
     """A table with a file for each day and its numbers."""
     lake = made()
     for number, (day, values) in enumerate(parts):
-        step = Step(number - 1 if number else None, number)
-        lake.commit(Change({"fastlog:t/0-0": step}, files_of(lake, day, values)))
+        step = NumberStep(number - 1 if number else None, number)
+        lake.commit(TableChange({"fastlog:t/0-0": step}, files_of(lake, day, values)))
     return lake
 
 
@@ -519,11 +519,13 @@ def test_a_join_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
     lake = filled(("2026-11-20", [1]), ("2026-11-20", [2]), ("2026-01-01", [3]), ("2026-01-01", [4]))
     attempt = IcebergLake._attempt
     others: list[Any] = [
-        lambda other: other.commit(Change({"fastlog:t/0-0": Step(3, 9)}, files_of(other, "2026-11-20", [5]))),
+        lambda other: other.commit(
+            TableChange({"fastlog:t/0-0": NumberStep(3, 9)}, files_of(other, "2026-11-20", [5]))
+        ),
         lambda other: expire(other, date(2026, 6, 1)),
     ]
 
-    def meanwhile(self: IcebergLake, change: Change, identity: str) -> None:
+    def meanwhile(self: IcebergLake, change: TableChange, identity: str) -> None:
         if change.same_rows and others:
             others.pop(0)(IcebergLake(NAME))
         attempt(self, change, identity)
@@ -634,7 +636,7 @@ def test_what_was_rejected_is_added_once_whoever_does_it() -> None:
         what = Rejected(rejects.write(rejected(offsets), date(2026, 11, 20)), replaced)
         steps, notes = rejects.told(what)
         filled_one.reload()
-        filled_one.commit(Change(steps, (), (), notes))
+        filled_one.commit(TableChange(steps, (), (), notes))
         rejects._filled.reload()
         return rejects
 
@@ -644,11 +646,11 @@ def test_what_was_rejected_is_added_once_whoever_does_it() -> None:
     others.catch_up()
     killed.catch_up()
     assert rejected_offsets() == [1, 2, 3]
-    batch([2, 4], {partition_of("t/0-0"): Interval(2, 5)}).catch_up()
+    batch([2, 4], {partition_of("t/0-0"): OffsetRange(2, 5)}).catch_up()
     assert rejected_offsets() == [1, 2, 4]
-    batch([], {partition_of("t/0-0"): Interval(0, 2)}).catch_up()
+    batch([], {partition_of("t/0-0"): OffsetRange(0, 2)}).catch_up()
     assert rejected_offsets() == [2, 4]
-    batch([], {partition_of("t/0-1"): Interval(0, 9), partition_of("u/0-0"): Interval(0, 9)}).catch_up()
+    batch([], {partition_of("t/0-1"): OffsetRange(0, 9), partition_of("u/0-0"): OffsetRange(0, 9)}).catch_up()
     assert rejected_offsets() == [2, 4]
 
 

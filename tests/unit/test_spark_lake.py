@@ -21,8 +21,8 @@ from fastlog.spark.jobs.audit import audit_command
 from fastlog.spark.jobs.counts import counts_command
 from fastlog.spark.jobs.join import join_command
 from fastlog.spark.jobs.load import load, load_command
-from fastlog.spark.lake import Change, Lake, Step, bounds_in
-from fastlog.spark.staging import Staging
+from fastlog.spark.lake import Lake, NumberStep, TableChange, bounds_in
+from fastlog.spark.staging import TableStaging
 from fastlog.spark.storage import local_path
 
 SCHEMA = pa.schema([("topic", pa.string()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
@@ -53,8 +53,12 @@ def offsets_in(lake: Lake) -> list[int]:
 
 def test_files_and_numbers_come_together(tmp_path: Path) -> None:
     lake = made(tmp_path)
-    lake.commit(Change({"a": Step(None, 5), "b": Step(None, 0)}, [written(lake, "x", 1, 2)], notes={"why": "a test"}))
-    lake.commit(Change({"a": Step(5, 9)}, [written(lake, "y", 3)]))
+    lake.commit(
+        TableChange(
+            {"a": NumberStep(None, 5), "b": NumberStep(None, 0)}, [written(lake, "x", 1, 2)], notes={"why": "a test"}
+        )
+    )
+    lake.commit(TableChange({"a": NumberStep(5, 9)}, [written(lake, "y", 3)]))
     again = Lake(lake.directory)
     assert (again.number("a"), again.number("b"), again.number("c")) == (9, 0, None)
     assert offsets_in(lake) == [1, 2, 3]
@@ -111,27 +115,30 @@ def test_names_of_numbers(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "table")
     assert lake.names("a") == []
     lake = made(tmp_path)
-    lake.commit(Change({"a:1": Step(None, 5), "b:1": Step(None, 0)}))
+    lake.commit(TableChange({"a:1": NumberStep(None, 5), "b:1": NumberStep(None, 0)}))
     DeltaTable(str(lake.directory)).create_checkpoint()
-    lake.commit(Change({"a:1": Step(5, 6), "a:2": Step(None, 0)}))
+    lake.commit(TableChange({"a:1": NumberStep(5, 6), "a:2": NumberStep(None, 0)}))
     assert (lake.names("a:"), lake.names("b:"), lake.names("c")) == (["a:1", "a:2"], ["b:1"], [])
 
 
 def test_a_change_that_does_not_fit_leaves_the_table_as_it_is(tmp_path: Path) -> None:
     """A number is another one, or a file that is to go is gone; also when that happened behind the writer's back."""
     lake = made(tmp_path)
-    lake.commit(Change({"a": Step(None, 5)}, [written(lake, "x", 1)]))
+    lake.commit(TableChange({"a": NumberStep(None, 5)}, [written(lake, "x", 1)]))
     other = Lake(lake.directory)
     (file,) = other.files()
-    other.commit(Change({"a": Step(5, 6)}))
+    other.commit(TableChange({"a": NumberStep(5, 6)}))
     version = other.version
-    for change in (Change({"a": Step(5, 7)}, [written(lake, "y", 2)]), Change({"a": Step(None, 7)})):
+    for change in (
+        TableChange({"a": NumberStep(5, 7)}, [written(lake, "y", 2)]),
+        TableChange({"a": NumberStep(None, 7)}),
+    ):
         with pytest.raises(TableConflictError, match=r"a is 6, not"):
             lake.commit(change)
     lake.reload()
-    lake.commit(Change({"a": Step(6, 7)}, [written(lake, "z", 3)], [file]))
+    lake.commit(TableChange({"a": NumberStep(6, 7)}, [written(lake, "z", 3)], [file]))
     with pytest.raises(TableConflictError, match=f"has removed {file.path}"):
-        lake.commit(Change({"a": Step(7, 8)}, [], [file]))
+        lake.commit(TableChange({"a": NumberStep(7, 8)}, [], [file]))
     assert (Lake(lake.directory).version, offsets_in(lake)) == (version + 1, [3])
 
 
@@ -140,20 +147,22 @@ def test_what_others_do_to_the_same_table_is_let_pass(tmp_path: Path) -> None:
     lake, other = made(tmp_path), Lake(tmp_path / "table")
     for turn in range(5):
         for name, one in (("a", lake), ("b", other)):
-            one.commit(Change({name: Step(turn - 1 if turn else None, turn)}, [written(one, f"{name}{turn}", turn)]))
+            one.commit(
+                TableChange({name: NumberStep(turn - 1 if turn else None, turn)}, [written(one, f"{name}{turn}", turn)])
+            )
     assert offsets_in(lake) == sorted([*range(5), *range(5)])
 
 
 def test_numbers_outlive_the_log(tmp_path: Path) -> None:
     """They are in the checkpoints of the log, unlike the notes, and not where a clean-up removes them."""
     lake = made(tmp_path)
-    lake.commit(Change({"a": Step(None, 5)}, [written(lake, "x", 1)]))
+    lake.commit(TableChange({"a": NumberStep(None, 5)}, [written(lake, "x", 1)]))
     DeltaTable(str(lake.directory)).create_checkpoint()
     for path in sorted((lake.directory / "_delta_log").glob("*.json"))[:-1]:
         path.unlink()
     again = Lake(lake.directory)
     assert (again.number("a"), offsets_in(again)) == (5, [1])
-    again.commit(Change({"a": Step(5, 6)}, [written(lake, "y", 2)]))
+    again.commit(TableChange({"a": NumberStep(5, 6)}, [written(lake, "y", 2)]))
     assert offsets_in(again) == [1, 2]
 
 
@@ -161,18 +170,18 @@ def test_files_are_named_as_they_lie_there(tmp_path: Path) -> None:
     """Their bounds and values are those of the rows, and they can be removed by what is said of them."""
     lake = made(tmp_path)
     file = written(lake, "x", 7, 3, topic="a%20b%3Dc")._replace(values={"topic": "a b=c"})
-    lake.commit(Change({"a": Step(None, 1)}, [file, written(lake, "y", 9)]))
+    lake.commit(TableChange({"a": NumberStep(None, 1)}, [file, written(lake, "y", 9)]))
     found = {item.values["topic"]: item for item in lake.files()}
     assert found["a b=c"].path == file.path
     assert bounds_in(lake.location, found["a b=c"].path, ["offset"]) == {"offset": (3, 7)}
-    lake.commit(Change({"a": Step(1, 2)}, [], [found["a b=c"]]))
+    lake.commit(TableChange({"a": NumberStep(1, 2)}, [], [found["a b=c"]]))
     assert offsets_in(lake) == [9]
 
 
 def test_filters_find_what_is_there(tmp_path: Path) -> None:
     """Readers pass over no file that holds what they look for, whichever column they ask."""
     lake = made(tmp_path)
-    lake.commit(Change({"a": Step(None, 1)}, [written(lake, "x", 1, 2), written(lake, "y", 3)]))
+    lake.commit(TableChange({"a": NumberStep(None, 1)}, [written(lake, "x", 1, 2), written(lake, "y", 3)]))
     dataset = DeltaTable(str(lake.directory)).to_pyarrow_dataset()
     last = pa.scalar(datetime(2015, 5, 17, microsecond=3, tzinfo=UTC), SCHEMA.field("timestamp").type)
     assert dataset.to_table(filter=pc.field("timestamp") >= last).column("offset").to_pylist() == [3]
@@ -198,7 +207,7 @@ def test_numbers_of_another_library_count(tmp_path: Path) -> None:
     table = DeltaTable(str(lake.directory))
     table.create_write_transaction([], "append", table.schema(), ["topic"], commit_properties=moved)
     with pytest.raises(TableConflictError, match="a is 3, not None"):
-        lake.commit(Change({"a": Step(None, 1)}))
+        lake.commit(TableChange({"a": NumberStep(None, 1)}))
 
 
 def test_a_full_disk_is_no_other_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +220,9 @@ def test_a_full_disk_is_no_other_writer(tmp_path: Path, monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(DeltaTable, "create_write_transaction", write)
         with pytest.raises(TableWriteError, match="No space left"):
-            lake.commit(Change({"a": Step(None, 1)}, [file]))
+            lake.commit(TableChange({"a": NumberStep(None, 1)}, [file]))
     assert lake.files() == [] and lake.number("a") is None
-    lake.commit(Change({"a": Step(None, 1)}, [file]))
+    lake.commit(TableChange({"a": NumberStep(None, 1)}, [file]))
     assert offsets_in(lake) == [1]
 
 
@@ -234,7 +243,7 @@ def test_files_are_moved_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyP
         path.parent.mkdir(parents=True)
         path.write_bytes(b"rows")
         found.append(NewFile(str(path.relative_to(place)), 4, {"topic": name}, 1, stats_of(1)))
-    staging = Staging(lake, ["topic"], "none")
+    staging = TableStaging(lake, ["topic"], "none")
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(OSError, match="No space left"):
         staging._moved(place, found)
@@ -246,7 +255,7 @@ def test_who_fills_a_table_is_named_to_the_next(tmp_path: Path) -> None:
     lake = made(tmp_path)
     lake.work_directory.mkdir(parents=True, exist_ok=True)
     (lake.work_directory / "lock").write_text("99999999\n")
-    first, second = (Staging(lake, ["topic"], "none") for _ in range(2))
+    first, second = (TableStaging(lake, ["topic"], "none") for _ in range(2))
     with (
         first.alone(),
         pytest.raises(TableConflictError, match=rf"another process fills this table \(pid {os.getpid()}\)$"),
@@ -265,7 +274,7 @@ X = pa.field("x", pa.int32())
 def test_columns_that_come_later(tmp_path: Path) -> None:
     """They are null in the rows that are there; what else does not fit adds none of them."""
     lake = made(tmp_path)
-    lake.commit(Change({"a": Step(None, 1)}, [written(lake, "x", 1)]))
+    lake.commit(TableChange({"a": NumberStep(None, 1)}, [written(lake, "x", 1)]))
     for schema, told in (
         (SCHEMA.append(X).set(1, pa.field("offset", pa.int32())), "the column offset is int64 in the table, and int32"),
         (SCHEMA.append(X).remove(1), "the column offset is int64 in the table, and not there in what is to be added"),
@@ -284,7 +293,7 @@ def test_columns_that_come_later(tmp_path: Path) -> None:
     version = lake.version
     lake.check_schema(SCHEMA.append(X), ["topic"], growing=True)
     assert lake.version == version
-    lake.commit(Change({"a": Step(1, 2)}, [written(lake, "y", 2)]))
+    lake.commit(TableChange({"a": NumberStep(1, 2)}, [written(lake, "y", 2)]))
     assert offsets_in(lake) == [1, 2]
 
 

@@ -10,7 +10,7 @@ import pytest
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
 from fastlog.spark.jobs.late import planned
-from fastlog.spark.offsets import Interval
+from fastlog.spark.offsets import OffsetRange
 from fastlog.zkpaths import PartitionId
 
 ONE, TWO = (TopicPartition("t", PartitionId(0, number)) for number in (1, 2))
@@ -37,9 +37,9 @@ def test_a_batch_is_what_lies_between_two_ends_and_its_watermark_that_of_the_one
     write(tmp_path, 2, 9000, end(_1=[10, 20]), end(_2=[0, 3]))
     found = [planned(tmp_path, batch, 2) for batch in range(3)]
     assert [item.watermark_ms for item in found] == [0, 0, 7000]
-    assert found[0].ranges == [{ONE: Interval(0, 10)}, {}]
-    assert found[1].ranges == [{ONE: Interval(10, 20)}, {}]
-    assert found[2].ranges == [{}, {TWO: Interval(0, 3)}]
+    assert found[0].ranges == [{ONE: OffsetRange(0, 10)}, {}]
+    assert found[1].ranges == [{ONE: OffsetRange(10, 20)}, {}]
+    assert found[2].ranges == [{}, {TWO: OffsetRange(0, 3)}]
 
 
 @pytest.mark.parametrize(("said", "watermark_ms"), [("false", 9000), ("False", 9000), ("true", 7000)])

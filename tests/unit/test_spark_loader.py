@@ -18,7 +18,7 @@ from fastlog.errors import ConfigError, DataLossError, TableConflictError, Table
 from fastlog.spark.jobs import command, loader
 from fastlog.spark.jobs.loader import Loader
 from fastlog.spark.jobs.loading import BATCHES, offset_name
-from fastlog.spark.lake import Change, Lake, Step
+from fastlog.spark.lake import Lake, NumberStep, TableChange
 from fastlog.tools.report import CommandError
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.small_loads import Context, expected, load_options, put
@@ -293,7 +293,7 @@ def test_a_try_begins_with_what_the_table_says_now(tmp_path: Path, broker: FakeB
 
     def brought(run: int) -> None:
         name = offset_name(partition_of("t/0-0"))
-        Lake(tmp_path / "table").commit(Change({name: Step(0, end)}))
+        Lake(tmp_path / "table").commit(TableChange({name: NumberStep(0, end)}))
         raise OSError(28, "No space left on device")
 
     context.before = brought

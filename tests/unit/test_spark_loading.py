@@ -17,10 +17,10 @@ from fastlog.errors import (
     TransportError,
 )
 from fastlog.spark.jobs import command
-from fastlog.spark.jobs.latency import Latencies
+from fastlog.spark.jobs.latency import MessageLatencies
 from fastlog.spark.jobs.load import checked_columns, parse_place, starting_options
 from fastlog.spark.jobs.loading import BATCHES, LoadPlan, encode_lost
-from fastlog.spark.offsets import Interval, Place, log_number
+from fastlog.spark.offsets import OffsetRange, OffsetSpec, log_number
 from fastlog.spark.options import parse_options
 from tests.harness.spark import MadeUpCluster, partition_of
 
@@ -129,7 +129,7 @@ def test_targets_are_not_passed() -> None:
     batch = plan.next(targets)
     assert batch is not None
     table.do(batch.steps)
-    assert batch.ranges == {partition_of("t/0-0"): Interval(0, 10)}
+    assert batch.ranges == {partition_of("t/0-0"): OffsetRange(0, 10)}
     assert plan.next(targets) is None
     table.do(plan.beginnings())
     batch = plan.next(None)
@@ -144,7 +144,7 @@ def test_what_retention_took_is_an_error_or_written_down() -> None:
         plan_of(cluster, table).next(None)
     batch = plan_of(cluster, table, failOnDataLoss="false").next(None)
     assert batch is not None
-    assert batch.ranges == {partition_of("t/0-0"): Interval(30, 60)}
+    assert batch.ranges == {partition_of("t/0-0"): OffsetRange(30, 60)}
     assert (batch.lost_bytes, batch.size_bytes) == (20, 30)
     assert batch.notes()["lost"] == encode_lost(batch.lost) == {"t": {"0-0": [[10, 30]]}}
     table.do(batch.steps)
@@ -178,16 +178,16 @@ def test_a_log_that_was_made_anew_and_grew_past_what_the_table_has() -> None:
         with pytest.raises(DataLossError, match="t/0-0: the log was deleted and made anew at"):
             plan_of(cluster, table).next(None)
     with pytest.raises(ConfigError, match="rows of a log of t/0-0 that was deleted and made anew"):
-        plan_of(cluster, table).again(Place("earliest"))
+        plan_of(cluster, table).again(OffsetSpec("earliest"))
     plan = plan_of(cluster, table, failOnDataLoss="false")
     batch = plan.next(None)
     assert batch is not None
-    assert (batch.ranges, batch.lost) == ({one: Interval(0, 90)}, {one: [Interval(50, 50)]})
+    assert (batch.ranges, batch.lost) == ({one: OffsetRange(0, 90)}, {one: [OffsetRange(50, 50)]})
     assert [task.created_ms for task in plan.tasks(batch)] == [2_000]
     table.do(batch.steps)
     assert plan_of(cluster, table).next(None) is None
     with pytest.raises(ConfigError, match="rows of a log of t/0-0 that was deleted and made anew"):
-        plan_of(cluster, table).again(Place("earliest"))
+        plan_of(cluster, table).again(OffsetSpec("earliest"))
     cluster.make_anew("t/0-0", 3_000)
     batch = plan_of(cluster, table, failOnDataLoss="false").next(None)
     assert batch is not None and not batch.to_read
@@ -213,24 +213,26 @@ def test_again_from_a_place() -> None:
     table.numbers = {"fastlog:t/0-0": 40, "fastlog:t/0-1": 20, BATCHES: 3}
     plan = plan_of(cluster, table)
     one = partition_of("t/0-0")
-    batch = plan.again(Place("offsets", by_partition=((one, 20),)))
+    batch = plan.again(OffsetSpec("offsets", by_partition=((one, 20),)))
     assert batch is not None
-    assert batch.ranges == {one: Interval(20, 40)}
+    assert batch.ranges == {one: OffsetRange(20, 40)}
     assert batch.steps == {BATCHES: (3, 4), "fastlog:t/0-0": (40, 40)}
     cluster.times = {one: {5: 30}, partition_of("t/0-1"): {5: None}}
     batch = plan_of(cluster, table, startingOffsetsByTimestampStrategy="latest", startingTimestamp="0").again(
-        Place("time", time_ms=5)
+        OffsetSpec("time", time_ms=5)
     )
-    assert batch is not None and batch.ranges == {one: Interval(30, 40)}
-    assert plan.again(Place("offsets", by_partition=((one, 40),))) is None
+    assert batch is not None and batch.ranges == {one: OffsetRange(30, 40)}
+    assert plan.again(OffsetSpec("offsets", by_partition=((one, 40),))) is None
     with pytest.raises(ConfigError, match="no message of t/0-0 begins at 15; the next one begins at 20"):
-        plan.again(Place("offsets", by_partition=((one, 15),)))
+        plan.again(OffsetSpec("offsets", by_partition=((one, 15),)))
     cluster.retain("t/0-0", 30)
     with pytest.raises(DataLossError, match="bytes 0 to 30"):
-        plan.again(Place("offsets", by_partition=((one, 0),)))
-    batch = plan_of(cluster, table, failOnDataLoss="false").again(Place("offsets", by_partition=((one, 0),)))
+        plan.again(OffsetSpec("offsets", by_partition=((one, 0),)))
+    batch = plan_of(cluster, table, failOnDataLoss="false").again(OffsetSpec("offsets", by_partition=((one, 0),)))
     assert batch is not None
-    assert (batch.ranges, batch.lost) == ({one: Interval(30, 40)}, {}), "what is not there any more stays in the table"
+    assert (batch.ranges, batch.lost) == ({one: OffsetRange(30, 40)}, {}), (
+        "what is not there any more stays in the table"
+    )
 
 
 def test_a_broker_that_is_missing(caplog: pytest.LogCaptureFixture) -> None:
@@ -259,7 +261,7 @@ def test_what_the_table_has_and_no_broker(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_places_on_the_command_line() -> None:
-    assert parse_place("Earliest") == Place("earliest")
+    assert parse_place("Earliest") == OffsetSpec("earliest")
     assert parse_place("1431820800000") == parse_place("2015-05-17") == parse_place("2015-05-17T02:00:00+02:00")
     assert parse_place('{"t": {"0-0": 5}}').by_partition == ((partition_of("t/0-0"), 5),)
     assert starting_options("2015-05-17")["startingTimestamp"] == "1431820800000"
@@ -274,7 +276,7 @@ def test_places_on_the_command_line() -> None:
 
 def test_latencies() -> None:
     """Within about one percent, whatever their size; clocks that differ give no negative ones."""
-    found = Latencies()
+    found = MessageLatencies()
     assert found.to_json() is None
     found.add(np.arange(1, 100_001, dtype=np.int64) * 1000)
     found.add(np.array([-5_000_000], np.int64))

@@ -14,8 +14,8 @@ from fastlog.errors import ConfigError
 from fastlog.spark.offsets import (
     EARLIEST,
     MAX_OFFSET,
-    Interval,
-    Place,
+    OffsetRange,
+    OffsetSpec,
     decode,
     encode_initial,
     encode_ranges,
@@ -34,13 +34,13 @@ PARTITIONS = st.builds(
     st.builds(PartitionId, st.integers(0, 30), st.integers(0, 30)),
 )
 OFFSETS = st.integers(0, 2**63 - 1)
-INTERVALS = st.tuples(OFFSETS, OFFSETS).map(lambda pair: Interval(*sorted(pair)))
+INTERVALS = st.tuples(OFFSETS, OFFSETS).map(lambda pair: OffsetRange(*sorted(pair)))
 
 
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.dictionaries(PARTITIONS, INTERVALS), st.randoms())
-def test_ranges_have_one_text(ranges: dict[TopicPartition, Interval], random: Any) -> None:
+def test_ranges_have_one_text(ranges: dict[TopicPartition, OffsetRange], random: Any) -> None:
     """Whatever order they come in; it reads back as the same ranges, and once more as the same text."""
     shuffled = list(ranges.items())
     random.shuffle(shuffled)
@@ -52,7 +52,7 @@ def test_ranges_have_one_text(ranges: dict[TopicPartition, Interval], random: An
 
 
 def test_partitions_are_ordered_as_numbers() -> None:
-    ranges = {partition_of(name): Interval(0, 1) for name in ("b/10-0", "b/2-10", "b/2-9", "a/0-0")}
+    ranges = {partition_of(name): OffsetRange(0, 1) for name in ("b/10-0", "b/2-10", "b/2-9", "a/0-0")}
     assert encode_ranges(ranges) == {
         "v": 1,
         "topics": {"a": {"0-0": [0, 1]}, "b": {"2-9": [0, 1], "2-10": [0, 1], "10-0": [0, 1]}},
@@ -63,15 +63,15 @@ def test_partitions_are_ordered_as_numbers() -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        Place("earliest"),
-        Place("latest"),
-        Place("time", time_ms=1_700_000_000_000),
-        Place("offsets", by_partition=((partition_of("t/0-0"), EARLIEST), (partition_of("t/0-1"), 17))),
-        Place("times", by_partition=((partition_of("t/0-0"), 5),)),
+        OffsetSpec("earliest"),
+        OffsetSpec("latest"),
+        OffsetSpec("time", time_ms=1_700_000_000_000),
+        OffsetSpec("offsets", by_partition=((partition_of("t/0-0"), EARLIEST), (partition_of("t/0-1"), 17))),
+        OffsetSpec("times", by_partition=((partition_of("t/0-0"), 5),)),
     ],
     ids=lambda place: place.kind,
 )
-def test_the_beginning_of_a_query_reads_back(place: Place) -> None:
+def test_the_beginning_of_a_query_reads_back(place: OffsetSpec) -> None:
     assert decode(json.loads(json.dumps(encode_initial(place)))) == place
 
 
@@ -122,18 +122,18 @@ def test_a_log_of_record_batches_is_known_by_its_topic_s_id() -> None:
 
 def test_partitions_by_their_numbers() -> None:
     there = [partition_of(name) for name in ("a/0-0", "a/0-1", "a/2-1", "b/2-1")]
-    numbers = Place("offsets", by_partition=parse_partitions({"b": {"1": 5}, "a": {"0": -2}}, "x", -2))
-    assert Place.from_json(json.loads(json.dumps(numbers.to_json()))) == numbers
+    numbers = OffsetSpec("offsets", by_partition=parse_partitions({"b": {"1": 5}, "a": {"0": -2}}, "x", -2))
+    assert OffsetSpec.from_json(json.loads(json.dumps(numbers.to_json()))) == numbers
     assert numbers.to_json() == {"offsets": {"a": {"0": -2}, "b": {"1": 5}}}
     found = on_brokers(numbers, "x", there)
     assert found.by_partition == ((partition_of("a/0-0"), -2), (partition_of("b/2-1"), 5))
-    named = Place("offsets", by_partition=((partition_of("a/0-1"), 7),))
+    named = OffsetSpec("offsets", by_partition=((partition_of("a/0-1"), 7),))
     assert on_brokers(named, "x", there) is named
     with pytest.raises(ConfigError, match="x: a/1 may be a/0-1 and a/2-1: write broker-partition"):
-        on_brokers(Place("offsets", by_partition=parse_partitions({"a": {"1": 5}}, "x", 0)), "x", there)
+        on_brokers(OffsetSpec("offsets", by_partition=parse_partitions({"a": {"1": 5}}, "x", 0)), "x", there)
     absent = parse_partitions({"c": {"1": 5}}, "x", 0)
-    assert on_brokers(Place("offsets", by_partition=absent), "x", there).by_partition == absent
-    twice = Place("offsets", by_partition=parse_partitions({"b": {"1": 5, "2-1": 6}}, "x", 0))
+    assert on_brokers(OffsetSpec("offsets", by_partition=absent), "x", there).by_partition == absent
+    twice = OffsetSpec("offsets", by_partition=parse_partitions({"b": {"1": 5, "2-1": 6}}, "x", 0))
     with pytest.raises(ConfigError, match="x: a partition is named twice"):
         on_brokers(twice, "x", there)
     for text in ("2147483648", "-1", "", True):

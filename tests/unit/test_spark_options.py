@@ -13,7 +13,7 @@ from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
 from fastlog.spark import options, schema
-from fastlog.spark.offsets import EARLIEST, NumberedPartition, Place
+from fastlog.spark.offsets import EARLIEST, NumberedPartition, OffsetSpec
 from fastlog.spark.options import SourceOptions, parse_options
 from fastlog.spark.whereabouts import NamedAddress
 from tests.harness.spark import partition_of
@@ -31,27 +31,27 @@ def test_defaults() -> None:
     found = parsed()
     assert found.brokers == (NamedAddress(Address("localhost", 9092)),)
     assert (found.topics, found.columns, found.fail_on_data_loss) == (("logs",), schema.USUAL, True)
-    assert (found.starting, found.ending) == (Place("earliest"), Place("latest"))
-    assert parsed(True).starting == Place("latest")
+    assert (found.starting, found.ending) == (OffsetSpec("earliest"), OffsetSpec("latest"))
+    assert parsed(True).starting == OffsetSpec("latest")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "field", "value"),
     [
         ("brokers", "3@h:1, [::1]:2", "brokers", (NamedAddress(Address("h", 1), 3), NamedAddress(Address("::1", 2)))),
-        ("startingOffsets", " Earliest ", "starting", Place("earliest")),
+        ("startingOffsets", " Earliest ", "starting", OffsetSpec("earliest")),
         (
             "startingOffsets",
             '{"logs": {"0-1": 7, "0-0": -2}}',
             "starting",
-            Place("offsets", by_partition=((partition_of("logs/0-0"), EARLIEST), (partition_of("logs/0-1"), 7))),
+            OffsetSpec("offsets", by_partition=((partition_of("logs/0-0"), EARLIEST), (partition_of("logs/0-1"), 7))),
         ),
-        ("startingTimestamp", "1700000000000", "starting", Place("time", time_ms=1_700_000_000_000)),
+        ("startingTimestamp", "1700000000000", "starting", OffsetSpec("time", time_ms=1_700_000_000_000)),
         (
             "startingOffsetsByTimestamp",
             '{"logs": {"0-0": 5}}',
             "starting",
-            Place("times", by_partition=((partition_of("logs/0-0"), 5),)),
+            OffsetSpec("times", by_partition=((partition_of("logs/0-0"), 5),)),
         ),
         ("minPartitions", "8", "min_partitions", 8),
         ("maxBytesPerPartition", "1MiB", "max_bytes_per_partition", 2**20),
@@ -72,7 +72,7 @@ def test_defaults() -> None:
             "startingOffsets",
             '{"logs": {"1": 7, "0": -2}}',
             "starting",
-            Place(
+            OffsetSpec(
                 "offsets",
                 by_partition=(
                     (TopicPartition("logs", NumberedPartition(0)), EARLIEST),
@@ -98,7 +98,7 @@ def test_each_option_sets_its_field(name: str, text: str, field: str, value: obj
 def test_options_of_one_kind_of_query() -> None:
     assert parsed(True, maxBytesPerTrigger="10MB").max_bytes_per_trigger == 10_000_000
     assert parsed(endingOffsets='{"logs": {"0-0": 9}}').ending.kind == "offsets"
-    assert parsed(endingTimestamp="9").ending == Place("time", time_ms=9)
+    assert parsed(endingTimestamp="9").ending == OffsetSpec("time", time_ms=9)
     assert parsed(endingOffsetsByTimestamp='{"logs": {"0-0": 9}}').ending.kind == "times"
     assert parsed(startingTimestamp="9", startingOffsetsByTimestampStrategy="latest").unmatched_start == "latest"
     assert parsed(None, endingTimestamp="9", maxBytesPerTrigger="1").max_bytes_per_trigger == 1

@@ -21,7 +21,7 @@ from tests.harness.fake_broker import FakeBroker
 
 pa = pytest.importorskip("pyarrow")
 
-from fastlog.spark.packing import Report, write_batches  # noqa: E402
+from fastlog.spark.packing import WriteReport, write_batches  # noqa: E402
 
 KINDS = {"value": pa.binary(), "key": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "broker": pa.int32()}
 
@@ -31,7 +31,7 @@ def batch(**columns: Any) -> Any:
     return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
-def written(broker: FakeBroker, *batches: Any, **given: str) -> Report:
+def written(broker: FakeBroker, *batches: Any, **given: str) -> WriteReport:
     options = parse_sink_options(
         {"brokers": broker.address, "topic": "t", "acks": "appended"}
         | {name.replace("__", "."): text for name, text in given.items()}
@@ -65,8 +65,8 @@ def test_values_in_order(broker: FakeBroker) -> None:
 def test_no_rows_need_no_broker() -> None:
     with FakeBroker() as gone:
         pass
-    assert written(gone) == Report(0, 0, {}, 0)
-    assert written(gone, batch(value=[])) == Report(0, 0, {}, 0)
+    assert written(gone) == WriteReport(0, 0, {}, 0)
+    assert written(gone, batch(value=[])) == WriteReport(0, 0, {}, 0)
 
 
 def test_keys_and_partitions_by_hand(broker: FakeBroker) -> None:

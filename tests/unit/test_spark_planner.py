@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.spark.offsets import Interval
+from fastlog.spark.offsets import OffsetRange
 from fastlog.spark.planner import limit_batch, split
 from tests.harness.spark import MadeUpCluster, partition_of
 
 LOGS = st.lists(st.lists(st.integers(10, 300), max_size=40), min_size=1, max_size=4)
 
 
-def made_up(logs: Sequence[Sequence[int]]) -> tuple[MadeUpCluster, dict[TopicPartition, Interval]]:
+def made_up(logs: Sequence[Sequence[int]]) -> tuple[MadeUpCluster, dict[TopicPartition, OffsetRange]]:
     cluster = MadeUpCluster(**{f"t_0_{number}": sizes for number, sizes in enumerate(logs)})
-    return cluster, {item: Interval(0, borders[-1]) for item, borders in cluster.borders.items()}
+    return cluster, {item: OffsetRange(0, borders[-1]) for item, borders in cluster.borders.items()}
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_batches_reach_the_end(logs: list[list[int]], max_bytes: int) -> None:
     cluster, left = made_up(logs)
     for _ in range(200):
         left = {
-            item: Interval(interval.end, left[item].end)
+            item: OffsetRange(interval.end, left[item].end)
             for item, interval in limit_batch(left, max_bytes, cluster).items()
         }
         if not any(interval.size_bytes for interval in left.values()):
@@ -99,18 +99,18 @@ def test_pieces_are_many_enough() -> None:
 
 def test_nothing_makes_no_pieces() -> None:
     assert split({}, 1, 1, MadeUpCluster()) == []
-    assert split({partition_of("t/0-0"): Interval(5, 5)}, 1, 10, MadeUpCluster()) == []
+    assert split({partition_of("t/0-0"): OffsetRange(5, 5)}, 1, 10, MadeUpCluster()) == []
 
 
 # -- partitions of record batches --------------------------------------------------------------------------------------
 
 
-def with_records() -> tuple[MadeUpCluster, dict[TopicPartition, Interval]]:
+def with_records() -> tuple[MadeUpCluster, dict[TopicPartition, OffsetRange]]:
     """100 records of 10 bytes and 50 of 40, and 1000 bytes of messages of 10."""
     cluster = MadeUpCluster(m_0_0=[10] * 100)
     cluster.make_records("r/0-0", b"a" * 16, 100, 10.0)
     cluster.make_records("r/0-1", b"a" * 16, 50, 40.0)
-    return cluster, {item: Interval(0, borders[-1]) for item, borders in cluster.borders.items()}
+    return cluster, {item: OffsetRange(0, borders[-1]) for item, borders in cluster.borders.items()}
 
 
 def test_bytes_are_shared_by_what_records_take() -> None:
@@ -118,14 +118,14 @@ def test_bytes_are_shared_by_what_records_take() -> None:
     each = cluster.record_bytes(ranges)
     found = limit_batch(ranges, 2000, cluster, each)
     assert {str(item): interval for item, interval in found.items()} == {
-        "m/0-0": Interval(0, 500),
-        "r/0-0": Interval(0, 50),
-        "r/0-1": Interval(0, 25),
+        "m/0-0": OffsetRange(0, 500),
+        "r/0-0": OffsetRange(0, 50),
+        "r/0-1": OffsetRange(0, 25),
     }
     assert limit_batch(ranges, 4000, cluster, each) == ranges
     small = limit_batch(ranges, 1, cluster, each)
     assert [interval.end for _, interval in sorted(small.items())] == [10, 1, 1], "each moves on"
-    done = {item: Interval(interval.end, interval.end) for item, interval in ranges.items()}
+    done = {item: OffsetRange(interval.end, interval.end) for item, interval in ranges.items()}
     assert limit_batch({**ranges, **dict(list(done.items())[1:])}, 100, cluster, each)[partition_of("r/0-0")] == (
         100,
         100,
@@ -136,7 +136,7 @@ def test_a_number_of_records() -> None:
     cluster, ranges = with_records()
     of_records = {item: interval for item, interval in ranges.items() if item.topic == "r"}
     found = limit_batch(of_records, 30, cluster, dict.fromkeys(of_records, 1.0))
-    assert [interval for _, interval in sorted(found.items())] == [Interval(0, 20), Interval(0, 10)]
+    assert [interval for _, interval in sorted(found.items())] == [OffsetRange(0, 20), OffsetRange(0, 10)]
 
 
 def test_pieces_of_records() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.spark.offsets import Interval
-from fastlog.spark.planner import Piece, limit_batch, split
+from fastlog.spark.offsets import OffsetRange
+from fastlog.spark.planner import TaskPiece, limit_batch, split
 from tests.harness.spark import partition_of
 
 MIB = 2**20
@@ -18,10 +18,10 @@ class Asked:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.steps: list[tuple[TopicPartition, Interval, int]] = []
-        self.behind: list[tuple[TopicPartition, Interval]] = []
+        self.steps: list[tuple[TopicPartition, OffsetRange, int]] = []
+        self.behind: list[tuple[TopicPartition, OffsetRange]] = []
 
-    def between(self, partition: TopicPartition, interval: Interval, step_bytes: int) -> list[int]:
+    def between(self, partition: TopicPartition, interval: OffsetRange, step_bytes: int) -> list[int]:
         self.steps.append((partition, interval, step_bytes))
         assert step_bytes >= 1
         found, at = [interval.start], interval.start
@@ -31,7 +31,7 @@ class Asked:
                 return found
             found.append(at)
 
-    def after(self, partition: TopicPartition, interval: Interval) -> int:
+    def after(self, partition: TopicPartition, interval: OffsetRange) -> int:
         self.behind.append((partition, interval))
         return interval.start + self.size
 
@@ -39,16 +39,16 @@ class Asked:
 @pytest.mark.parametrize("limit", [None, 1000, 1001])
 def test_what_is_within_the_limit_is_not_cut(limit: int | None) -> None:
     asked = Asked(10)
-    ranges = {ONE: Interval(0, 400), TWO: Interval(100, 700)}
+    ranges = {ONE: OffsetRange(0, 400), TWO: OffsetRange(100, 700)}
     assert limit_batch(ranges, limit, asked) == ranges
     assert asked.steps == asked.behind == []
 
 
 def test_one_byte_less_cuts_each_in_proportion() -> None:
     asked = Asked(1)
-    found = limit_batch({ONE: Interval(0, 400), TWO: Interval(100, 700)}, 999, asked)
-    assert found == {ONE: Interval(0, 396), TWO: Interval(100, 694)}
-    assert asked.steps == [(ONE, Interval(0, 399), 399 // 32), (TWO, Interval(100, 699), 599 // 32)]
+    found = limit_batch({ONE: OffsetRange(0, 400), TWO: OffsetRange(100, 700)}, 999, asked)
+    assert found == {ONE: OffsetRange(0, 396), TWO: OffsetRange(100, 694)}
+    assert asked.steps == [(ONE, OffsetRange(0, 399), 399 // 32), (TWO, OffsetRange(100, 699), 599 // 32)]
 
 
 @pytest.mark.parametrize(
@@ -57,26 +57,26 @@ def test_one_byte_less_cuts_each_in_proportion() -> None:
 )
 def test_a_share_is_walked_in_32_steps_and_none_is_larger_than_a_broker_walks_at_once(share: int, step: int) -> None:
     asked = Asked(1)
-    limit_batch({ONE: Interval(0, 2000 * MIB)}, share, asked)
-    assert asked.steps == [(ONE, Interval(0, share), step)]
+    limit_batch({ONE: OffsetRange(0, 2000 * MIB)}, share, asked)
+    assert asked.steps == [(ONE, OffsetRange(0, share), step)]
     assert asked.behind == []
 
 
 def test_a_share_below_the_next_message_gets_that_one() -> None:
     """One of nothing asks for it at once, and an empty range for nothing."""
     asked = Asked(10)
-    found = limit_batch({ONE: Interval(0, 1000), TWO: Interval(50, 60), EMPTY: Interval(7, 7)}, 9, asked)
-    assert found == {ONE: Interval(0, 10), TWO: Interval(50, 60), EMPTY: Interval(7, 7)}
-    assert asked.steps == [(ONE, Interval(0, 8), 1)]
-    assert asked.behind == [(ONE, Interval(0, 1000)), (TWO, Interval(50, 60))]
+    found = limit_batch({ONE: OffsetRange(0, 1000), TWO: OffsetRange(50, 60), EMPTY: OffsetRange(7, 7)}, 9, asked)
+    assert found == {ONE: OffsetRange(0, 10), TWO: OffsetRange(50, 60), EMPTY: OffsetRange(7, 7)}
+    assert asked.steps == [(ONE, OffsetRange(0, 8), 1)]
+    assert asked.behind == [(ONE, OffsetRange(0, 1000)), (TWO, OffsetRange(50, 60))]
 
 
 @pytest.mark.parametrize(("max_bytes", "pieces", "count"), [(1000, 1, 1), (1001, 1, 1), (999, 1, 2), (1000, 2, 2)])
 def test_a_range_of_one_piece_asks_nothing(max_bytes: int, pieces: int, count: int) -> None:
     asked = Asked(10)
-    found = split({ONE: Interval(0, 1000)}, max_bytes, pieces, asked)
+    found = split({ONE: OffsetRange(0, 1000)}, max_bytes, pieces, asked)
     assert [piece.interval for piece in found] == (
-        [Interval(0, 1000)] if count == 1 else [Interval(0, 500), Interval(500, 1000)]
+        [OffsetRange(0, 1000)] if count == 1 else [OffsetRange(0, 500), OffsetRange(500, 1000)]
     )
     assert len(asked.steps) == count - 1
 
@@ -96,8 +96,8 @@ def test_a_range_of_one_piece_asks_nothing(max_bytes: int, pieces: int, count: i
 def test_a_range_is_walked_in_steps_that_fit_its_pieces(size: int, max_bytes: int, step: int) -> None:
     """A step of a piece, or an even part of it that a broker walks at once."""
     asked = Asked(1)
-    found = split({ONE: Interval(5, size + 5)}, max_bytes, 1, asked)
-    assert asked.steps == [(ONE, Interval(5, size + 5), step)]
+    found = split({ONE: OffsetRange(5, size + 5)}, max_bytes, 1, asked)
+    assert asked.steps == [(ONE, OffsetRange(5, size + 5), step)]
     assert [piece.interval.start for piece in found] == [5, *(piece.interval.end for piece in found)][:-1]
     assert found[-1].interval.end == size + 5
     assert len(found) == -(-size // max_bytes)
@@ -106,9 +106,11 @@ def test_a_range_is_walked_in_steps_that_fit_its_pieces(size: int, max_bytes: in
 def test_pieces_come_by_partition_and_share_what_is_wanted() -> None:
     """Of ten at least, nine tenths are of the larger one; an empty range has none."""
     asked = Asked(10)
-    found = split({TWO: Interval(0, 100), ONE: Interval(0, 900), EMPTY: Interval(5, 5)}, 10**6, 10, asked)
-    assert found == [Piece(ONE, Interval(at, at + 100)) for at in range(0, 900, 100)] + [Piece(TWO, Interval(0, 100))]
+    found = split({TWO: OffsetRange(0, 100), ONE: OffsetRange(0, 900), EMPTY: OffsetRange(5, 5)}, 10**6, 10, asked)
+    assert found == [TaskPiece(ONE, OffsetRange(at, at + 100)) for at in range(0, 900, 100)] + [
+        TaskPiece(TWO, OffsetRange(0, 100))
+    ]
 
 
 def test_more_pieces_than_bytes() -> None:
-    assert len(split({ONE: Interval(0, 40)}, 1000, 1000, Asked(10))) == 4
+    assert len(split({ONE: OffsetRange(0, 40)}, 1000, 1000, Asked(10))) == 4

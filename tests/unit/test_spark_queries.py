@@ -19,10 +19,10 @@ import pytest
 from fastlog.errors import ConfigError, DataLossError, TableConflictError, TransportError
 from fastlog.spark.entries import NewFile, stats_of
 from fastlog.spark.jobs import command, streams
-from fastlog.spark.jobs.latency import Latencies
-from fastlog.spark.jobs.streams import Run, TableSink, left_out
+from fastlog.spark.jobs.latency import MessageLatencies
+from fastlog.spark.jobs.streams import QueryRun, TableSink, left_out
 from fastlog.spark.lake import Lake
-from fastlog.spark.staging import Staging
+from fastlog.spark.staging import TableStaging
 from fastlog.tools import signals
 from fastlog.tools.report import CommandError
 
@@ -58,7 +58,7 @@ def sink_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TableSink]:
     """Makes a sink of the table in a directory."""
     numbers = iter(range(1000))
 
-    def write(self: Staging, frame: Any) -> list[NewFile]:
+    def write(self: TableStaging, frame: Any) -> list[NewFile]:
         frame.runs.append("files")
         name = f"{next(numbers)}.parquet"
         path = self._lake.directory / name
@@ -66,7 +66,7 @@ def sink_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TableSink]:
         return [NewFile(name, path.stat().st_size, {}, len(frame.rows), stats_of(len(frame.rows)))]
 
     monkeypatch.setattr(streams, "arrow_schema", lambda frame: SCHEMA)
-    monkeypatch.setattr(Staging, "write", write)
+    monkeypatch.setattr(TableStaging, "write", write)
     return lambda path: TableSink(Lake(path / "table"), "counts", [], False)
 
 
@@ -117,15 +117,15 @@ def test_a_batch_that_another_writer_brought_meanwhile_leaves_no_files(
     sink(Frame(1), 0)
 
     late = Frame(2)
-    original = Staging.write
+    original = TableStaging.write
 
-    def write(self: Staging, frame: Any) -> list[NewFile]:
+    def write(self: TableStaging, frame: Any) -> list[NewFile]:
         if frame is late:
             other(Frame(2), 1)
         return original(self, frame)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Staging, "write", write)
+        patch.setattr(TableStaging, "write", write)
         with pytest.raises(TableConflictError):
             sink(late, 1)
     assert (sink.rows, sink.batches) == (1, 1)
@@ -164,14 +164,14 @@ def test_how_long_rows_took_and_how_far_a_query_is_behind(
     sink = TableSink(Lake(tmp_path / "table"), "join", [], False, moments=("left", "right"))
     now = time.time()
 
-    def write(self: Staging, frame: Any) -> list[NewFile]:
+    def write(self: TableStaging, frame: Any) -> list[NewFile]:
         ago = ([50, 20, None, 60], [20, 90, None, None])
         moments = [[age if age is None else datetime.fromtimestamp(now - age, UTC) for age in ages] for ages in ago]
         path = self._lake.directory / "f.parquet"
         pq.write_table(pa.table([pa.array(some, TIMES.field(0).type) for some in moments], TIMES), path)
         return [NewFile("f.parquet", path.stat().st_size, {}, 4, stats_of(4))]
 
-    monkeypatch.setattr(Staging, "write", write)
+    monkeypatch.setattr(TableStaging, "write", write)
     sink.span_ms = 5000
     sink(Frame(), 0)
     found = sink.latencies.to_json()
@@ -259,7 +259,7 @@ class Sink:
 
     def __init__(self) -> None:
         self.batches = self.rows = self.passed_over = 0
-        self.latencies = Latencies()
+        self.latencies = MessageLatencies()
         self.checkpoint = Path("/table/_fastlog/checkpoint")
         self.late_summary = None
         self.held = 0
@@ -278,11 +278,11 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def run_of(*queries: Query, every: float | None = None, attempts: int = 3) -> tuple[Run, Any, list[Stream]]:
+def run_of(*queries: Query, every: float | None = None, attempts: int = 3) -> tuple[QueryRun, Any, list[Stream]]:
     made = [Stream(query) for query in queries]
     left = iter(made)
     sink: Any = Sink()
-    return Run(sink, lambda: next(left), every=every, attempts=attempts), sink, made  # type: ignore[arg-type,return-value]
+    return QueryRun(sink, lambda: next(left), every=every, attempts=attempts), sink, made  # type: ignore[arg-type,return-value]
 
 
 def test_each_batch_is_counted_once(waits: list[float]) -> None:
@@ -335,7 +335,7 @@ def test_what_was_left_out_is_said_in_the_end(
     """Unless it is nothing, or nobody wants to hear."""
     found = {"late": late, "late_table": None, "without_time": 0, "without_key": 0}
     made: Any = SimpleNamespace(to_json=lambda: found)
-    monkeypatch.setattr(streams, "Run", lambda *given, **options: type("Made", (), {
+    monkeypatch.setattr(streams, "QueryRun", lambda *given, **options: type("Made", (), {
         "__call__": lambda self: None, "to_json": lambda self: made.to_json(),
     })())  # fmt: skip
     job: Any = SimpleNamespace(master=None, every=None, attempts=1, no_progress=no_progress)

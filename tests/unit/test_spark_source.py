@@ -17,7 +17,7 @@ from fastlog.errors import ConfigError, DataLossError, FastlogError
 from fastlog.producer.rows import Stretch
 from fastlog.spark import source as source_module
 from fastlog.spark.plans import Task
-from fastlog.spark.sink import FastlogStreamWriter, FastlogWriter, Written
+from fastlog.spark.sink import FastlogStreamWriter, FastlogWriter, WrittenRows
 from fastlog.spark.source import FastlogDataSource
 from tests.harness.fake_broker import FakeBroker, stored
 
@@ -181,7 +181,7 @@ def test_one_cluster_for_a_query_and_none_in_a_copy(broker: FakeBroker, monkeypa
     """Connections are made once and closed once; what goes to workers has none; it can be used again behind that."""
     made: list[Any] = []
     closed: list[Any] = []
-    original = source_module.Cluster
+    original = source_module.QueryCluster
 
     class Noted(original):  # type: ignore[valid-type,misc]
         def __init__(self, options: Any) -> None:
@@ -192,7 +192,7 @@ def test_one_cluster_for_a_query_and_none_in_a_copy(broker: FakeBroker, monkeypa
             closed.append(self)
             super().close()
 
-    monkeypatch.setattr(source_module, "Cluster", Noted)
+    monkeypatch.setattr(source_module, "QueryCluster", Noted)
     reader = data_source(broker, startingOffsets="earliest").streamReader(VALUE)
     reader.stop()
     start = reader.initialOffset()
@@ -251,9 +251,9 @@ def test_the_place_of_a_query_is_shown_as_a_group_s(monkeypatch: pytest.MonkeyPa
         def close(self) -> None:
             calls.append("close")
 
-    monkeypatch.setattr(source_module, "Progress", Progress)
+    monkeypatch.setattr(source_module, "GroupProgress", Progress)
     monkeypatch.setattr(source_module, "StreamPlan", Plan)
-    monkeypatch.setattr(source_module, "Cluster", Cluster)
+    monkeypatch.setattr(source_module, "QueryCluster", Cluster)
     given = {"zookeeper": "zk:1", "subscribe": "t"}
     reader = FastlogDataSource({**given, "group": "g"}).streamReader(VALUE)
     assert reader.latestOffset("start", ReadMaxBytes(7)) == "end"  # type: ignore[arg-type,comparison-overlap]
@@ -302,9 +302,9 @@ def test_what_was_written_is_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     made = FastlogDataSource({"brokers": "h:1", "topic": "t"})
     messages = [
-        Written(3, 30, {("t", 0, 0): Stretch(0, 30, 3)}, 1),
+        WrittenRows(3, 30, {("t", 0, 0): Stretch(0, 30, 3)}, 1),
         None,
-        Written(4, 41, {}, 0),
+        WrittenRows(4, 41, {}, 0),
     ]
     batch, stream = made.writer(VALUE, False), made.streamWriter(VALUE, False)
     assert isinstance(batch, FastlogWriter)

@@ -28,8 +28,8 @@ from fastlog.spark.jobs.expire import expire_command, first_day
 from fastlog.spark.jobs.loader import Loader
 from fastlog.spark.jobs.optimize import optimize_command
 from fastlog.spark.jobs.vacuum import vacuum_command
-from fastlog.spark.lake import Change, Lake, Step
-from fastlog.spark.staging import Staging, Upkeep
+from fastlog.spark.lake import Lake, NumberStep, TableChange
+from fastlog.spark.staging import TableStaging, Upkeep
 from fastlog.spark.storage import located
 from fastlog.spark.table_files import TableFiles
 from fastlog.spark.upkeep import Expired, JoinOptions, bins_of, expire, join_files
@@ -70,7 +70,9 @@ def filled(path: Path, *parts: Sequence[int], **where: Any) -> Lake:
     """A table with a file for each."""
     lake = made(path)
     for number, offsets in enumerate(parts):
-        lake.commit(Change({"a": Step(number - 1 if number else None, number)}, written(lake, offsets, **where)))
+        lake.commit(
+            TableChange({"a": NumberStep(number - 1 if number else None, number)}, written(lake, offsets, **where))
+        )
     return lake
 
 
@@ -170,7 +172,7 @@ def test_a_table_that_is_joined_again_and_again_writes_a_row_a_few_times() -> No
 def test_joined_files_have_every_row_in_its_order(tmp_path: Path) -> None:
     """The numbers of the table stay, the old files stay on the disk, and no row of it counts as new."""
     lake = filled(tmp_path, range(10, 20), range(10), [30], topic="a b=c%2F")
-    lake.commit(Change({}, written(lake, [99], topic="other")))
+    lake.commit(TableChange({}, written(lake, [99], topic="other")))
     joined = join_files(lake, JoinOptions())
     assert (joined.files_before, joined.files_after, joined.rows, joined.transactions) == (3, 1, 21, 1)
     assert joined.bytes_after < joined.bytes_before
@@ -202,11 +204,11 @@ def test_each_gigabyte_is_a_transaction_of_its_own(tmp_path: Path, monkeypatch: 
     lake = made(tmp_path)
     for topic in "ab":
         for offset in range(2):
-            lake.commit(Change({}, written(lake, [offset], topic)))
+            lake.commit(TableChange({}, written(lake, [offset], topic)))
     refused = []
     commit = Lake.commit
 
-    def once(self: Lake, change: Change) -> None:
+    def once(self: Lake, change: TableChange) -> None:
         if not refused:
             refused.append(change)
             raise TableConflictError("another writer")
@@ -232,7 +234,7 @@ def test_who_is_always_refused_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     lake = filled(tmp_path, [1], [2])
     before = set(lake.directory.rglob("*.parquet"))
 
-    def refuse(self: Lake, change: Change) -> None:
+    def refuse(self: Lake, change: TableChange) -> None:
         raise TableConflictError("another writer")
 
     monkeypatch.setattr(Lake, "commit", refuse)
@@ -274,14 +276,14 @@ def test_files_that_others_have_removed_meanwhile_are_not_brought_back(
     """Neither days that were let go, nor what another process has joined."""
     lake = made(tmp_path)
     for offset in range(2):
-        lake.commit(Change({}, written(lake, [offset], day="2026-01-01")))
-        lake.commit(Change({}, written(lake, [10 + offset], day="2026-02-01")))
+        lake.commit(TableChange({}, written(lake, [offset], day="2026-01-01")))
+        lake.commit(TableChange({}, written(lake, [10 + offset], day="2026-02-01")))
     with monkeypatch.context() as patch:
         while_joining(patch, lambda: expire(Lake(lake.directory), date(2026, 2, 1)))
         joined = join_files(lake, JoinOptions())
     assert (joined.conflicts, joined.files_before, joined.files_after) == (1, 2, 1)
     assert offsets_in(lake) == [10, 11]
-    lake.commit(Change({}, written(lake, [12], day="2026-02-01")))
+    lake.commit(TableChange({}, written(lake, [12], day="2026-02-01")))
     while_joining(monkeypatch, lambda: DeltaTable(str(lake.directory)).optimize.compact())
     joined = join_files(lake, JoinOptions())
     assert (joined.conflicts, joined.transactions) == (1, 0)
@@ -290,7 +292,7 @@ def test_files_that_others_have_removed_meanwhile_are_not_brought_back(
 
 def test_one_process_joins_at_a_time_beside_one_that_loads(tmp_path: Path) -> None:
     lake = filled(tmp_path, [1], [2])
-    with Staging(lake, ["topic", "date"], "none").alone():
+    with TableStaging(lake, ["topic", "date"], "none").alone():
         assert join_files(lake, JoinOptions()).files_before == 2
     with (
         Upkeep(lake, "none").alone(),
@@ -304,7 +306,7 @@ def test_a_load_that_begins_leaves_what_a_join_has_under_way(tmp_path: Path, mon
     lake = filled(tmp_path, [1], [2])
     half = lake.work_directory / "upkeep" / "half"
     half.mkdir(parents=True)
-    with Staging(lake, ["topic", "date"], "none").alone():
+    with TableStaging(lake, ["topic", "date"], "none").alone():
         assert half.exists()
     join_files(lake, JoinOptions())
     assert not half.exists()
@@ -344,7 +346,7 @@ def _kill_at(step: str, patch: pytest.MonkeyPatch) -> None:
         add(self, values, rows)
         raise Killed
 
-    def killing_commit(self: Lake, change: Change) -> None:
+    def killing_commit(self: Lake, change: TableChange) -> None:
         if step == "behind the commit":
             commit(self, change)
         raise Killed
@@ -375,9 +377,9 @@ def test_a_damaged_file_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_a_file_with_other_rows_than_the_log_says_stays_as_it_is(tmp_path: Path) -> None:
     lake = made(tmp_path)
-    lake.commit(Change({}, written(lake, [1, 2])))
+    lake.commit(TableChange({}, written(lake, [1, 2])))
     (file,) = written(lake, [3, 4])
-    lake.commit(Change({}, [file._replace(stats='{"numRecords": 3}')]))
+    lake.commit(TableChange({}, [file._replace(stats='{"numRecords": 3}')]))
     with pytest.raises(TableWriteError, match=f"{file.path} has 2 rows, and the table's log says 3"):
         join_files(lake, JoinOptions())
     assert sorted(offsets_in(lake)) == [1, 2, 3, 4]
@@ -430,7 +432,9 @@ def of_days(path: Path, *days: str | None) -> Lake:
     """A table with a file of each."""
     lake = made(path)
     for offset, day in enumerate(days):
-        lake.commit(Change({"a": Step(offset - 1 if offset else None, offset)}, written(lake, [offset], day=day)))
+        lake.commit(
+            TableChange({"a": NumberStep(offset - 1 if offset else None, offset)}, written(lake, [offset], day=day))
+        )
     return lake
 
 
@@ -455,7 +459,7 @@ def test_days_before_one_go_in_one_transaction(tmp_path: Path) -> None:
 def test_rows_that_are_not_known_are_not_made_up(tmp_path: Path) -> None:
     lake = made(tmp_path)
     (file,) = written(lake, [1], day="2026-01-01")
-    lake.commit(Change({}, [file._replace(stats="{}")]))
+    lake.commit(TableChange({}, [file._replace(stats="{}")]))
     assert expire(lake, date(2026, 1, 2), dry_run=True).rows is None
 
 
@@ -465,7 +469,7 @@ def test_days_go_beside_another_writer(tmp_path: Path, monkeypatch: pytest.Monke
     commit = Lake.commit
     others = [lambda: join_files(Lake(lake.directory), JoinOptions())]
 
-    def slow(self: Lake, change: Change) -> None:
+    def slow(self: Lake, change: TableChange) -> None:
         if others:
             others.pop()()
         commit(self, change)
@@ -522,7 +526,7 @@ def test_files_go_once_no_reader_can_have_begun_with_them(tmp_path: Path, monkey
     }
     assert sorted(offsets_in(lake)) == [1, 2]
     assert (lake.directory / young[0].path).exists() and half.exists()
-    lake.commit(Change({"a": Step(1, 2)}, young))
+    lake.commit(TableChange({"a": NumberStep(1, 2)}, young))
     assert sorted(offsets_in(lake)) == [1, 2, 3]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.spark import offsets
 from fastlog.spark.jobs import command
-from fastlog.spark.offsets import Interval
+from fastlog.spark.offsets import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
@@ -160,7 +160,7 @@ def _why(session: SparkSession, message: pyarrow.Table, text: str, *, is_time: b
 
 
 def source_frame(
-    session: SparkSession, source: Mapping[str, str], ranges: Mapping[TopicPartition, Interval]
+    session: SparkSession, source: Mapping[str, str], ranges: Mapping[TopicPartition, OffsetRange]
 ) -> DataFrame:
     """The messages of ranges; of no ranges, a frame that is asked for its columns alone."""
     given = dict(source)

@@ -21,7 +21,7 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
 from fastlog.spark import offsets
 from fastlog.spark.jobs.expressions import source_frame
-from fastlog.spark.offsets import Interval
+from fastlog.spark.offsets import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +53,7 @@ class Planned:
     """What Spark has written down of a batch: what it reads of each source, and below which watermark, in ms since
     1970, its operators leave out what comes."""
 
-    ranges: list[dict[TopicPartition, Interval]]
+    ranges: list[dict[TopicPartition, OffsetRange]]
     watermark_ms: int
 
 
@@ -81,9 +81,9 @@ def _entry(checkpoint: Path, batch: int) -> tuple[dict[str, Any], list[str]]:
     return metadata, lines[1:]
 
 
-def _ranges(end: str) -> dict[TopicPartition, Interval]:
+def _ranges(end: str) -> dict[TopicPartition, OffsetRange]:
     found = {} if end == "-" else offsets.decode(json.loads(end))
-    if isinstance(found, offsets.Place):
+    if isinstance(found, offsets.OffsetSpec):
         return {}  # where the query begins
     return {partition: interval for partition, interval in found.items() if interval.size_bytes}
 
@@ -103,7 +103,7 @@ class LateRows:
         return reduce(lambda one, other: one.unionByName(other), frames) if frames else None
 
     def _late(
-        self, session: SparkSession, side: Side, ranges: Mapping[TopicPartition, Interval], watermark_ms: int
+        self, session: SparkSession, side: Side, ranges: Mapping[TopicPartition, OffsetRange], watermark_ms: int
     ) -> DataFrame:
         from pyspark.sql import functions as f
 

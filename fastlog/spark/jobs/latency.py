@@ -19,7 +19,7 @@ _PER_DOUBLING = 64  # 1.1 % between neighbours
 _MOST_MS = 2**42
 
 
-class Latencies:
+class MessageLatencies:
     """A histogram of milliseconds. Negative ones, from clocks that differ, count as 0."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from fastlog.errors import ConfigError
 from fastlog.spark.iceberg import opened
 from fastlog.spark.jobs import command, parameters
 from fastlog.spark.jobs.loader import COLUMNS, PARTITIONED_BY, Loader, LoadOptions
-from fastlog.spark.offsets import EARLIEST, MAX_OFFSET, Place, parse_partitions
+from fastlog.spark.offsets import EARLIEST, MAX_OFFSET, OffsetSpec, parse_partitions
 from fastlog.spark.staging import COMPRESSIONS
 from fastlog.spark.storage import TableLocation
 from fastlog.tools import options, report, signals
@@ -238,20 +238,20 @@ def starting_options(text: str) -> dict[str, str]:
     return {"startingTimestamp": str(parse_place(text).time_ms), "startingOffsetsByTimestampStrategy": "latest"}
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> OffsetSpec:
     """``earliest``, offsets as JSON, ms since 1970, or a time as ISO 8601 has it (UTC unless it says otherwise).
 
     Raises:
         ConfigError: it is none of these.
     """
     if text.lower() == "earliest":
-        return Place("earliest")
+        return OffsetSpec("earliest")
     if text.startswith("{"):
         try:
             nested: Any = json.loads(text)
         except ValueError as error:
             raise ConfigError(f"{text!r} is no JSON: {error}") from None
-        return Place("offsets", by_partition=parse_partitions(nested, "--from", EARLIEST))
+        return OffsetSpec("offsets", by_partition=parse_partitions(nested, "--from", EARLIEST))
     try:
         time_ms = int(text)
     except ValueError:
@@ -262,7 +262,7 @@ def parse_place(text: str) -> Place:
         time_ms = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     if not 0 <= time_ms <= MAX_OFFSET:
         raise ConfigError(f"{text!r} is no time since 1970")
-    return Place("time", time_ms=time_ms)
+    return OffsetSpec("time", time_ms=time_ms)
 
 
 def checked_columns(columns: Mapping[str, str]) -> dict[str, str]:

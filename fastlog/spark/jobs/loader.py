@@ -20,16 +20,16 @@ from fastlog import errors
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.spark import offsets
 from fastlog.spark.behind import Behind
-from fastlog.spark.cluster import Cluster
+from fastlog.spark.cluster import QueryCluster
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.iceberg import AnyLake, IcebergLake, staging_of
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.expressions import REASON, Expressions, source_frame
-from fastlog.spark.jobs.latency import Latencies
-from fastlog.spark.jobs.loading import BATCHES, OFFSETS, Batch, LoadPlan, encode_lost
+from fastlog.spark.jobs.latency import MessageLatencies
+from fastlog.spark.jobs.loading import BATCHES, OFFSETS, LoadBatch, LoadPlan, encode_lost
 from fastlog.spark.jobs.rejects import Rejected, Rejects
-from fastlog.spark.lake import Change, Step, bounds_in, read_table
-from fastlog.spark.offsets import Interval, Place
+from fastlog.spark.lake import NumberStep, TableChange, bounds_in, read_table
+from fastlog.spark.offsets import OffsetRange, OffsetSpec
 from fastlog.spark.options import SourceOptions, parse_options
 from fastlog.spark.plans import Task
 from fastlog.spark.staging import arrow_schema
@@ -72,7 +72,7 @@ class LoadOptions:
 
 
 @dataclass
-class Totals:
+class LoadTotals:
     """What a run has done."""
 
     batches: int = 0
@@ -85,14 +85,14 @@ class Totals:
     lost_records: int = 0
     failures: int = 0
     joined_files: int = 0
-    ranges: dict[TopicPartition, Interval] = field(default_factory=dict)
-    lost: dict[TopicPartition, list[Interval]] = field(default_factory=dict)
+    ranges: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
+    lost: dict[TopicPartition, list[OffsetRange]] = field(default_factory=dict)
     behind: Behind = field(default_factory=Behind)
     """What was visible in the topics at the last look, and is in no batch up to then."""
-    latencies: Latencies = field(default_factory=Latencies)
+    latencies: MessageLatencies = field(default_factory=MessageLatencies)
     started: float = field(default_factory=time.monotonic)
 
-    def add(self, batch: Batch, rows: int, files: int) -> None:
+    def add(self, batch: LoadBatch, rows: int, files: int) -> None:
         """Count a batch that is in the table."""
         self.batches += 1
         self.rows += rows
@@ -103,7 +103,7 @@ class Totals:
         self.lost_records += lost_records
         for partition, interval in batch.ranges.items():
             before = self.ranges.get(partition, interval)
-            self.ranges[partition] = Interval(min(before.start, interval.start), max(before.end, interval.end))
+            self.ranges[partition] = OffsetRange(min(before.start, interval.start), max(before.end, interval.end))
         for partition, intervals in batch.lost.items():
             self.lost.setdefault(partition, []).extend(intervals)
 
@@ -157,9 +157,9 @@ class Loader:
         self._rejecting = False
         if rejected is not None and (load_options.time is not None or load_options.columns):
             self._rejects = Rejects(rejected, lake, rejected_schema(self._columns), load_options.compression)
-        self.totals = Totals()
+        self.totals = LoadTotals()
 
-    def run(self, *, every: float | None = None, again_from: Place | None = None) -> None:
+    def run(self, *, every: float | None = None, again_from: OffsetSpec | None = None) -> None:
         """Load up to what there is now; with ``every``, in seconds, go on until a signal comes.
 
         ``again_from``: before that, replace what the table has from there on by what the log has now, in one
@@ -172,7 +172,7 @@ class Loader:
             FastlogError, or one of Spark's: a batch failed as often as it may.
         """
         kept_apart = contextlib.nullcontext() if self._rejects is None else self._rejects.alone()
-        with self._staging.alone(), kept_apart, closing(Cluster(self._options)) as cluster:
+        with self._staging.alone(), kept_apart, closing(QueryCluster(self._options)) as cluster:
             plan = LoadPlan(self._options, cluster, self._lake, self._load_options.max_bytes)
             targets = self._tried(lambda: plan.targets(complete=every is None))
             if again_from is not None:
@@ -247,7 +247,7 @@ class Loader:
         else:
             self.totals.joined_files += joined.files_before
 
-    def _begin(self, steps: dict[str, Step]) -> None:
+    def _begin(self, steps: dict[str, NumberStep]) -> None:
         """Write down where partitions begin, in a table that may have to be made."""
         if self._lake.exists:
             self._fit()
@@ -256,19 +256,19 @@ class Loader:
             _check_partitions(schema, self._partition_by)
             self._lake.create(schema, self._partition_by)
         begun = {name.removeprefix(OFFSETS): step.after for name, step in steps.items() if name.startswith(OFFSETS)}
-        self._lake.commit(Change(steps=steps, notes={"job": "load", "run": self._run, "begun": begun}))
+        self._lake.commit(TableChange(steps=steps, notes={"job": "load", "run": self._run, "begun": begun}))
         self._say(f"begins with {len(begun)} partitions")
 
     def _fit(self) -> None:
         """New columns come to the table; what else does not fit is refused before anything is written."""
         self._lake.check_schema(self._schema, self._partition_by, growing=True)
 
-    def _again(self, plan: LoadPlan, place: Place) -> None:
+    def _again(self, plan: LoadPlan, place: OffsetSpec) -> None:
         batch = plan.again(place)
         if batch is not None:
             self._bring(plan, batch, [file for file in self._lake.files() if _may_hold(self._lake, file, batch)])
 
-    def _bring(self, plan: LoadPlan, batch: Batch, replaced: list[ActiveFile]) -> None:
+    def _bring(self, plan: LoadPlan, batch: LoadBatch, replaced: list[ActiveFile]) -> None:
         number = batch.steps[BATCHES].after
         self._say(f"batch {number}: {_counted(batch.sizes())} of {len(batch.to_read)} partitions")
         began = time.monotonic()
@@ -297,7 +297,7 @@ class Loader:
             steps |= more
             notes |= told
         try:
-            self._lake.commit(Change(steps, files, replaced, notes))
+            self._lake.commit(TableChange(steps, files, replaced, notes))
         except (errors.TableConflictError, errors.TableWriteError):
             self._staging.discard(files)
             if self._rejects is not None:
@@ -317,7 +317,7 @@ class Loader:
         if self._rejects is not None:
             self._rejects.catch_up()
 
-    def _written(self, plan: LoadPlan, batch: Batch) -> tuple[list[NewFile], list[NewFile]]:
+    def _written(self, plan: LoadPlan, batch: LoadBatch) -> tuple[list[NewFile], list[NewFile]]:
         """Files with what a batch brings, and those with what it rejects. Through Spark's SQL where a user gives
         expressions for that alone."""
         now = datetime.now(UTC)
@@ -335,12 +335,12 @@ class Loader:
         assert self._rejects is not None
         return self._parted(self._rejects, self._frame(batch.to_read), now)
 
-    def _in_tasks(self, plan: LoadPlan, batch: Batch) -> tuple[SourceOptions, list[Task]]:
+    def _in_tasks(self, plan: LoadPlan, batch: LoadBatch) -> tuple[SourceOptions, list[Task]]:
         """What workers read of a batch, and how."""
         # What is lost is for the driver to find, and to write down.
         return replace(self._options, fail_on_data_loss=True), plan.tasks(batch)
 
-    def _computed(self, plan: LoadPlan, batch: Batch, now: datetime) -> list[NewFile]:
+    def _computed(self, plan: LoadPlan, batch: LoadBatch, now: datetime) -> list[NewFile]:
         """Files with the rows of a batch, through Spark's SQL."""
         needed = self._needed
         if needed is None:
@@ -369,7 +369,7 @@ class Loader:
                 rejects.discard(Rejected(rejected, {}))
                 raise
 
-    def _kept(self, batch: Batch, replaced: list[ActiveFile]) -> list[NewFile]:
+    def _kept(self, batch: LoadBatch, replaced: list[ActiveFile]) -> list[NewFile]:
         """Files with the rows of replaced ones that are not in a batch's ranges."""
         if isinstance(self._lake, IcebergLake):
             from fastlog.spark.frame_files import read_files
@@ -406,7 +406,7 @@ class Loader:
         """The source, for its columns alone: each of them is a Python process that starts."""
         return self._frame({})
 
-    def _frame(self, ranges: dict[TopicPartition, Interval]) -> DataFrame:
+    def _frame(self, ranges: dict[TopicPartition, OffsetRange]) -> DataFrame:
         return source_frame(self._spark.session, self._load_options.source, ranges)
 
     def _say(self, text: str) -> None:
@@ -461,7 +461,7 @@ def _counted(sizes: tuple[int, int]) -> str:
     return " and ".join(found + ([f"{records} records"] if records else []))
 
 
-def _may_hold(lake: AnyLake, file: ActiveFile, batch: Batch) -> bool:
+def _may_hold(lake: AnyLake, file: ActiveFile, batch: LoadBatch) -> bool:
     """Whether rows of a batch's ranges may be in a file, as far as its footer tells."""
     topic = file.values.get("topic")  # None: the table is not partitioned by that
     wanted = [(item, interval) for item, interval in batch.ranges.items() if topic in (None, item.topic)]
@@ -479,7 +479,7 @@ def _may_hold(lake: AnyLake, file: ActiveFile, batch: Batch) -> bool:
     return False
 
 
-def _inside(batch: Batch) -> Column:
+def _inside(batch: LoadBatch) -> Column:
     """Whether a row is in the ranges of a batch."""
     from pyspark.sql import functions as f
 

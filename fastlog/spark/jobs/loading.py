@@ -10,11 +10,11 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError, CoordinationError, DataLossError, RangeIncompleteError
 from fastlog.spark import offsets, planner
 from fastlog.spark.behind import Behind
-from fastlog.spark.cluster import Bounds, Cluster
-from fastlog.spark.lake import Step
-from fastlog.spark.offsets import Interval, Place
+from fastlog.spark.cluster import PartitionBounds, QueryCluster
+from fastlog.spark.lake import NumberStep
+from fastlog.spark.offsets import OffsetRange, OffsetSpec
 from fastlog.spark.options import SourceOptions
-from fastlog.spark.plans import Plan, Task
+from fastlog.spark.plans import QueryPlan, Task
 from fastlog.zkpaths import PartitionId
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ BATCHES = "fastlog.batches"
 """The name of the number of the last batch in a table."""
 
 
-class Numbers(Protocol):
+class TableNumbers(Protocol):
     """What remembers, as a ``Lake`` does."""
 
     def number(self, name: str) -> int | None:
@@ -35,15 +35,15 @@ class Numbers(Protocol):
         """The names that begin so."""
 
 
-class Batch(NamedTuple):
+class LoadBatch(NamedTuple):
     """What one transaction brings: what is read of each partition, and what cannot be read any more.
 
     Offsets of the partitions in ``of_records`` are numbers of records, those of others are bytes.
     """
 
-    ranges: dict[TopicPartition, Interval]
-    lost: dict[TopicPartition, list[Interval]]
-    steps: dict[str, Step]
+    ranges: dict[TopicPartition, OffsetRange]
+    lost: dict[TopicPartition, list[OffsetRange]]
+    steps: dict[str, NumberStep]
     of_records: frozenset[TopicPartition] = frozenset()
 
     @property
@@ -64,11 +64,11 @@ class Batch(NamedTuple):
         """The same of what cannot be read."""
         return self._summed(self.lost)
 
-    def _summed(self, intervals: Mapping[TopicPartition, list[Interval]]) -> tuple[int, int]:
+    def _summed(self, intervals: Mapping[TopicPartition, list[OffsetRange]]) -> tuple[int, int]:
         return _sizes(intervals, self.of_records)
 
     @property
-    def to_read(self) -> dict[TopicPartition, Interval]:
+    def to_read(self) -> dict[TopicPartition, OffsetRange]:
         """The ranges that are not empty."""
         return {partition: interval for partition, interval in self.ranges.items() if interval.size_bytes}
 
@@ -84,7 +84,7 @@ class Batch(NamedTuple):
 
 
 def _sizes(
-    intervals: Mapping[TopicPartition, list[Interval]], of_records: Collection[TopicPartition]
+    intervals: Mapping[TopicPartition, list[OffsetRange]], of_records: Collection[TopicPartition]
 ) -> tuple[int, int]:
     """Bytes of messages, and records of the partitions in ``of_records``."""
     found = [0, 0]
@@ -93,7 +93,7 @@ def _sizes(
     return found[0], found[1]
 
 
-def encode_lost(lost: Mapping[TopicPartition, list[Interval]]) -> dict[str, Any]:
+def encode_lost(lost: Mapping[TopicPartition, list[OffsetRange]]) -> dict[str, Any]:
     """Lost ranges as JSON: ``{"topic": {"0-0": [[from, to]]}}``."""
     found: dict[str, Any] = {}
     for partition, intervals in sorted(lost.items()):
@@ -130,20 +130,20 @@ def _partition_in(name: str) -> TopicPartition | None:
         return None
 
 
-class LoadPlan(Plan):
+class LoadPlan(QueryPlan):
     """Decides what the next transaction brings. ``numbers`` is asked each time: what the table says is what counts."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster, numbers: Numbers, max_bytes: int) -> None:
+    def __init__(self, options: SourceOptions, cluster: QueryCluster, numbers: TableNumbers, max_bytes: int) -> None:
         super().__init__(options, cluster)
         self._numbers = numbers
         self._max_bytes = max_bytes
         self.left = Behind()
         """What was visible when ``next`` was asked last, behind the batch that it returned."""
-        self._found_lost: dict[TopicPartition, list[Interval]] = {}
+        self._found_lost: dict[TopicPartition, list[OffsetRange]] = {}
         self._found_anew: set[TopicPartition] = set()
         self._created: dict[TopicPartition, int] = {}  # of the logs that the last plan has seen
 
-    def targets(self, *, complete: bool = True) -> dict[TopicPartition, Bounds]:
+    def targets(self, *, complete: bool = True) -> dict[TopicPartition, PartitionBounds]:
         """How far the partitions go now, once all of that is visible.
 
         Not ``complete``: a broker that is missing is only told of, since what it has is read when it is back.
@@ -174,7 +174,7 @@ class LoadPlan(Plan):
                 raise ConfigError(f"there is no {partition}")
         return bounds
 
-    def beginnings(self) -> dict[str, Step]:
+    def beginnings(self) -> dict[str, NumberStep]:
         """Steps that write down where partitions begin of which the table has nothing yet; often none.
 
         They are a transaction before anything is read, so that "latest" is the same after a restart, and what
@@ -195,13 +195,13 @@ class LoadPlan(Plan):
             if partition in fresh:
                 at = given[partition]
                 self._aligned("startingOffsets", self._options.starting, partition, at, bounds[partition])
-            steps[offset_name(partition)] = Step(None, at)
+            steps[offset_name(partition)] = NumberStep(None, at)
             if bounds[partition].created_ms:
                 name = created_name(partition)
-                steps[name] = Step(self._numbers.number(name), bounds[partition].created_ms)
+                steps[name] = NumberStep(self._numbers.number(name), bounds[partition].created_ms)
         return steps
 
-    def next(self, targets: Mapping[TopicPartition, Bounds] | None) -> Batch | None:
+    def next(self, targets: Mapping[TopicPartition, PartitionBounds] | None) -> LoadBatch | None:
         """The next batch, up to ``targets`` or to what is visible now; None when there is nothing.
 
         Raises:
@@ -211,7 +211,7 @@ class LoadPlan(Plan):
         """
         return self._settled(lambda: self._next(targets))
 
-    def again(self, place: Place) -> Batch | None:
+    def again(self, place: OffsetSpec) -> LoadBatch | None:
         """From a place to where the table stands: what a load that runs again replaces; None when that is nothing.
 
         Partitions that are not named by a place with offsets stay as they are.
@@ -222,7 +222,7 @@ class LoadPlan(Plan):
         """
         return self._settled(lambda: self._again(place))
 
-    def tasks(self, batch: Batch) -> list[Task]:
+    def tasks(self, batch: LoadBatch) -> list[Task]:
         """What there is to read for a batch, cut into pieces for workers.
 
         Raises:
@@ -231,7 +231,7 @@ class LoadPlan(Plan):
         """
         return self._tasks(batch.to_read, self._created)
 
-    def _next(self, targets: Mapping[TopicPartition, Bounds] | None) -> Batch | None:
+    def _next(self, targets: Mapping[TopicPartition, PartitionBounds] | None) -> LoadBatch | None:
         bounds = self._looked()
         ranges = {}
         for partition, now in sorted(bounds.items()):
@@ -251,16 +251,16 @@ class LoadPlan(Plan):
                     " the broker has lost messages, or the table was filled from another one"
                 )
             end = now.high_watermark if targets is None else min(now.high_watermark, targets[partition].high_watermark)
-            ranges[partition] = self._still_there(partition, Interval(at, max(at, end)), now)
+            ranges[partition] = self._still_there(partition, OffsetRange(at, max(at, end)), now)
         ranges = planner.limit_batch(ranges, self._max_bytes, self._cluster, self._record_bytes(ranges))
-        left = {item: [Interval(end, max(end, bounds[item].high_watermark))] for item, (_, end) in ranges.items()}
+        left = {item: [OffsetRange(end, max(end, bounds[item].high_watermark))] for item, (_, end) in ranges.items()}
         self.left = Behind(*_sizes(left, self._of_records))
         moved = {item: ranges[item] for item in ranges if ranges[item].end != self._stand(item)}
         if not moved and not self._found_lost:
             return None
         return self._batch({item: ranges[item] for item in {**moved, **self._found_lost}})
 
-    def _again(self, place: Place) -> Batch | None:
+    def _again(self, place: OffsetSpec) -> LoadBatch | None:
         bounds = self._looked()
         if place.kind == "offsets":
             for partition, _ in place.by_partition:
@@ -281,30 +281,30 @@ class LoadPlan(Plan):
                     " they cannot be replaced; load the topic into another table"
                 )
             self._aligned("--from", place, partition, begins[partition], now)
-            ranges[partition] = self._still_there(partition, Interval(begins[partition], stand), now)
+            ranges[partition] = self._still_there(partition, OffsetRange(begins[partition], stand), now)
         # What cannot be read again stays in the table as it is: it is not lost.
         self._found_lost = {}
         ranges = {partition: interval for partition, interval in ranges.items() if interval.size_bytes}
         return self._batch(ranges, again=True) if ranges else None
 
-    def _batch(self, ranges: dict[TopicPartition, Interval], *, again: bool = False) -> Batch:
+    def _batch(self, ranges: dict[TopicPartition, OffsetRange], *, again: bool = False) -> LoadBatch:
         number = self._numbers.number(BATCHES)
-        steps = {BATCHES: Step(number, 0 if number is None else number + 1)}
+        steps = {BATCHES: NumberStep(number, 0 if number is None else number + 1)}
         for partition, interval in ranges.items():
             stand = self._stand(partition)
             assert stand is not None
-            steps[offset_name(partition)] = Step(stand, stand if again else interval.end)
+            steps[offset_name(partition)] = NumberStep(stand, stand if again else interval.end)
             known = self._numbers.number(created_name(partition))
             if self._created.get(partition) not in (0, None, known):
-                steps[created_name(partition)] = Step(known, self._created[partition])
+                steps[created_name(partition)] = NumberStep(known, self._created[partition])
         for partition in self._found_anew:
             before = self._numbers.number(anew_name(partition))
-            steps[anew_name(partition)] = Step(before, (before or 0) + 1)
+            steps[anew_name(partition)] = NumberStep(before, (before or 0) + 1)
         for partition, intervals in self._found_lost.items():
             before = self._numbers.number(lost_name(partition))
             size = sum(interval.size_bytes for interval in intervals)
-            steps[lost_name(partition)] = Step(before, (before or 0) + size)
-        return Batch(ranges, dict(self._found_lost), steps, self._of_records)
+            steps[lost_name(partition)] = NumberStep(before, (before or 0) + size)
+        return LoadBatch(ranges, dict(self._found_lost), steps, self._of_records)
 
     @property
     def _of_records(self) -> frozenset[TopicPartition]:
@@ -313,18 +313,18 @@ class LoadPlan(Plan):
     def _stand(self, partition: TopicPartition) -> int | None:
         return self._numbers.number(offset_name(partition))
 
-    def _looked(self) -> dict[TopicPartition, Bounds]:
+    def _looked(self) -> dict[TopicPartition, PartitionBounds]:
         """How far partitions go now, for a plan of its own."""
         self._found_lost, self._found_anew = {}, set()
         bounds = self._cluster.bounds()
         self._created = {partition: now.created_ms for partition, now in bounds.items()}
         return bounds
 
-    def _made_anew(self, partition: TopicPartition, at: int, created_ms: int, bounds: Bounds) -> None:
+    def _made_anew(self, partition: TopicPartition, at: int, created_ms: int, bounds: PartitionBounds) -> None:
         super()._made_anew(partition, at, created_ms, bounds)
         self._found_anew.add(partition)
-        self._found_lost[partition] = [Interval(at, at)]  # nobody knows how far it went
+        self._found_lost[partition] = [OffsetRange(at, at)]  # nobody knows how far it went
 
-    def _lost(self, partition: TopicPartition, lost: Interval, why: str, of_records: bool) -> None:
+    def _lost(self, partition: TopicPartition, lost: OffsetRange, why: str, of_records: bool) -> None:
         super()._lost(partition, lost, why, of_records)
         self._found_lost.setdefault(partition, []).append(lost)

@@ -21,8 +21,8 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError, TableConflictError, TableWriteError
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.iceberg import AnyLake, staging_of
-from fastlog.spark.lake import Change, Step
-from fastlog.spark.offsets import Interval, encode_ranges
+from fastlog.spark.lake import NumberStep, TableChange
+from fastlog.spark.offsets import OffsetRange, encode_ranges
 from fastlog.spark.storage import TableLocation
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Rejected:
     """What a batch has rejected; its files are not part of a table yet."""
 
     files: list[NewFile]
-    replaced: Mapping[TopicPartition, Interval]
+    replaced: Mapping[TopicPartition, OffsetRange]
     """Ranges of which the batch takes the place."""
 
     @property
@@ -71,7 +71,7 @@ class Rejects:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """As ``Staging.alone``."""
+        """As ``TableStaging.alone``."""
         with self._staging.alone():
             yield
 
@@ -93,7 +93,7 @@ class Rejects:
         """Of a batch that is not in the table that is filled."""
         self._staging.discard(rejected.files)
 
-    def told(self, rejected: Rejected) -> tuple[dict[str, Step], dict[str, Any]]:
+    def told(self, rejected: Rejected) -> tuple[dict[str, NumberStep], dict[str, Any]]:
         """The step and the notes with which a batch's transaction says what it has rejected; nothing of nothing."""
         if not self._lake.exists or not (rejected.files or rejected.replaced):
             return {}, {}
@@ -107,7 +107,7 @@ class Rejects:
             "files": [list(file) for file in rejected.files],
             "replaced": encode_ranges(rejected.replaced)["topics"],
         }
-        return {self._name: Step(before, number)}, {REJECTED: entry}
+        return {self._name: NumberStep(before, number)}, {REJECTED: entry}
 
     def catch_up(self) -> None:
         """Add what transactions of the table that is filled have rejected, and this one has not.
@@ -131,9 +131,9 @@ class Rejects:
                     f"{self._lake}: {gone[0]} has rejected messages, and was removed before it was added"
                 )
             old, kept = self._without(entry["replaced"])
-            steps = {name: Step(has or None, has + 1)}
+            steps = {name: NumberStep(has or None, has + 1)}
             try:
-                self._lake.commit(Change(steps, added + kept, old, {"job": "load", "rows": entry["rows"]}))
+                self._lake.commit(TableChange(steps, added + kept, old, {"job": "load", "rows": entry["rows"]}))
             except TableConflictError:  # another load has added it
                 self._staging.discard(kept)
                 self._lake.reload()

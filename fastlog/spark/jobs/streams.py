@@ -21,9 +21,9 @@ from fastlog.spark.behind import Behind, behind
 from fastlog.spark.entries import NewFile
 from fastlog.spark.jobs import command, parameters
 from fastlog.spark.jobs.late import LateRows
-from fastlog.spark.jobs.latency import Latencies
-from fastlog.spark.lake import Change, Lake, Step
-from fastlog.spark.staging import CHECKPOINT, Staging, arrow_schema
+from fastlog.spark.jobs.latency import MessageLatencies
+from fastlog.spark.lake import Lake, NumberStep, TableChange
+from fastlog.spark.staging import CHECKPOINT, TableStaging, arrow_schema
 from fastlog.spark.storage import spark_path
 from fastlog.tools import report, signals
 from fastlog.tools.report import CommandError
@@ -59,7 +59,7 @@ class BatchTable:
         self._job = job
         self._partition_by = partition_by
         self._shown = shown
-        self.staging = Staging(lake, partition_by, "snappy", state)
+        self.staging = TableStaging(lake, partition_by, "snappy", state)
 
     def last(self, query: str) -> int | None:
         """The last batch of a query that is there; looks at the table anew."""
@@ -87,11 +87,11 @@ class BatchTable:
         if not rows and not if_empty:
             return files
         notes = {"job": self._job, "query": query, "batch": batch, "rows": rows}
-        steps = {name: Step(last, batch)}
+        steps = {name: NumberStep(last, batch)}
         if not self.lake.location.is_local:  # no lock keeps another query away there
-            steps[_QUERY] = Step(None if last is None else _as_number(query), _as_number(query))
+            steps[_QUERY] = NumberStep(None if last is None else _as_number(query), _as_number(query))
         try:
-            self.lake.commit(Change(steps, files, (), notes))
+            self.lake.commit(TableChange(steps, files, (), notes))
         except (errors.TableConflictError, errors.TableWriteError):
             self.staging.discard(files)
             raise
@@ -130,7 +130,7 @@ class TableSink:
             raise errors.ConfigError(f"--late-table: {lake} is the table that is filled: give another place")
         self.batches = 0
         self.passed_over = 0
-        self.latencies = Latencies()
+        self.latencies = MessageLatencies()
         self.span_ms = 0
         """How much later than its moment a row could have been known, such as a window by its beginning."""
         self._moments = moments
@@ -229,7 +229,7 @@ def _as_number(query: str) -> int:
     return uuid.UUID(query).int >> 65
 
 
-class Run:
+class QueryRun:
     """Runs a query until it has done what there is, or a signal comes; starts it again when it fails."""
 
     def __init__(self, sink: TableSink, make: Callable[[], DataFrame], *, every: float | None, attempts: int) -> None:
@@ -335,11 +335,11 @@ def fill_table(
 ) -> tuple[int, dict[str, Any]]:
     """Run the stream of a job into its table, to its end or to a signal.
 
-    Returns the exit code, which is 0 unless a signal came, and the summary. Raises as ``Run``.
+    Returns the exit code, which is 0 unless a signal came, and the summary. Raises as ``QueryRun``.
     """
     code = report.EXIT_DONE
     with command.LazySpark(name, job.master, conf) as spark, command.batches_unbroken():
-        run = Run(sink, lambda: make(spark.session), every=job.every, attempts=job.attempts)
+        run = QueryRun(sink, lambda: make(spark.session), every=job.every, attempts=job.attempts)
         try:
             run()
         except signals.Interrupted as stop:
