@@ -23,7 +23,7 @@ from fastlog.errors import ArgumentError, CorruptLogError, InflateLimitError, Un
 from fastlog.record_batches import Record
 from fastlog.scanning import Scan, record_files
 from fastlog.scanning.record_files import RecordFolders
-from fastlog.segment_files import list_segments, segment_name
+from fastlog.segment_files import list_segments, read_fully, segment_name
 from tests.harness import raw_batches
 
 COUNT = 2_000
@@ -142,6 +142,22 @@ def test_how_much_is_read_at_once_changes_nothing(batch_bytes: int, place: dict[
     """Also where less is read than a header has, or a batch."""
     found = fastlog.scan(**place, start=30, end=400, batch_bytes=batch_bytes, columns=["offset"])
     assert offsets(found) == [*range(30, 400)] * 2
+
+
+def test_no_more_is_read_at_once_than_was_asked_for(topic: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except for a batch that is longer: so a file of many gigabytes takes no more memory than another."""
+    sizes = []
+
+    def watched(fd: int, target: memoryview, position: int) -> int:
+        sizes.append(len(target))
+        return read_fully(fd, target, position)
+
+    found = fastlog.scan(topic[1] / "logs-0", batch_bytes=4096, columns=["offset"])
+    monkeypatch.setattr(record_files, "_position_of", lambda *_: 0)
+    monkeypatch.setattr(record_files, "read_fully", watched)
+    assert offsets(found) == list(range(COUNT))
+    assert set(sizes[:2]) == {4096}
+    assert max(sizes) < 8192
 
 
 def test_a_batch_that_ends_with_its_file_is_read_whatever_its_size(topic: tuple[str, Path]) -> None:

@@ -290,6 +290,21 @@ def test_nothing_is_written_before_there_is_an_id(plain_wire: Wire) -> None:
     assert (request.header.producer_id, request.header.producer_epoch, request.header.base_sequence) == (3, 4, 0)
 
 
+def test_a_partition_keeps_the_id_0_when_others_get_another(plain_wire: Wire) -> None:
+    """0 is an id as any other, which a broker's first producer has."""
+    wire = plain_wire
+    wire.flight.number_with(0, 2)
+    wire.flight.add(chunk_of([b"a", b"b"]))
+    found = wire.written()
+    wire.answered(*map(answer, found))
+    wire.flight.number_with(5, 0)
+    found += wire.written()
+    assert [(r.header.producer_id, r.header.producer_epoch, r.header.base_sequence) for r in found] == [
+        (0, 2, 0),
+        (0, 2, 1),
+    ]
+
+
 def test_numbers_begin_anew_in_the_next_epoch_and_at_last_with_another_id(wire: Wire) -> None:
     chunk = chunk_of([b"a", b"b"])
     lane = chunk.lane

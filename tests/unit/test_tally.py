@@ -79,6 +79,13 @@ def test_ages_are_counted_once_and_by_their_bounds() -> None:
     assert list(LATENCY_BOUNDS_MS) == sorted(LATENCY_BOUNDS_MS)
 
 
+def test_a_message_from_the_future_adds_nothing_to_the_ages() -> None:
+    """It is counted as one of no age."""
+    tally = counted([payload(1, 0, 10**12 + 50), payload(1, 1, 10**12 - 7)], now_ms=10**12)
+    assert tally.latencies()[1] == 7.0
+    assert sum(tally.latencies()[0]) == 2
+
+
 @pytest.mark.slow
 @settings(deadline=None)
 @given(MESSAGES, st.integers(0, 60), st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5))
