@@ -52,13 +52,12 @@ def watched(frame: DataFrame, time: str, key: str | None = None) -> DataFrame:
 class BatchTable:
     """Brings the batches of a query into a table, each once, by its number."""
 
-    def __init__(self, lake: Lake, job: str, partition_by: Sequence[str], state: Path | None, shown: bool) -> None:
+    def __init__(self, lake: Lake, job: str, partition_by: Sequence[str], state: Path | None) -> None:
         """``state``: the directory for what is not part of a table in an object store."""
         self.lake = lake
         self.rows = 0
         self._job = job
         self._partition_by = partition_by
-        self._shown = shown
         self.staging = TableStaging(lake, partition_by, "snappy", state)
 
     def last(self, query: str) -> int | None:
@@ -135,9 +134,9 @@ class TableSink:
         """How much later than its moment a row could have been known, such as a window by its beginning."""
         self._moments = moments
         self.lake = lake
-        self._table = BatchTable(lake, job, partition_by, state, shown)
+        self._table = BatchTable(lake, job, partition_by, state)
         self._late_rows = None if late is None else late[1]
-        self.late_table = None if late is None else BatchTable(late[0], f"late of {job}", (), None, shown)
+        self.late_table = None if late is None else BatchTable(late[0], f"late of {job}", (), None)
         """With the late messages; None where nobody wants them."""
         self._state = lake.work_directory if state is None else state
         self._shown = shown
