@@ -405,8 +405,14 @@ class Consumer:
                 metadata = simple.metadata(sorted({source.topic for source in sources}))
                 if metadata is not None:
                     extents = described_extents(metadata)
-                    places = {source: (source.topic, source.partition.partition) for source in sources}
-                    return {source: extents[place].end for source, place in places.items() if place in extents}
+                    counts = {topic.name: topic.configured_partitions for topic in metadata.topics}
+                    for source in sources:
+                        place = source.topic, source.partition.partition
+                        if place in extents:
+                            ends[source] = extents[place].end
+                        elif place[1] < counts.get(source.topic, 0):
+                            ends[source] = 0  # nothing was written to it yet
+                    return ends
                 for source in sources:
                     found = simple.get_offsets_before(source.topic, source.partition.partition, LATEST)
                     if found:

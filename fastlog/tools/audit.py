@@ -154,7 +154,10 @@ def _audited(
     lost = reports_lost(events)
     if lost:
         note(f"{lost} reports are not in {audit_topic} (any more): what they spoke of counts as unreported")
-    wanted = sorted(set(topics) or {event.topic for event in events} - {audit_topic})
+    reported = {event.topic for event in events}
+    for topic in sorted(set(topics) - reported):
+        note(f"no producer has reported on {topic}: it is audited only where producers have audit.topic")
+    wanted = sorted(set(topics) or reported - {audit_topic})
     events = [event for event in events if event.topic in wanted]
     window_ms = common_window(events)
     reports = aged(parts)

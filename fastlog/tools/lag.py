@@ -16,7 +16,7 @@ import click
 from fastlog.escaping import printable
 from fastlog.tools import groups_access, options
 from fastlog.tools.group_rows import place_fields, shown
-from fastlog.tools.report import EXIT_DONE, EXIT_UNREACHABLE
+from fastlog.tools.report import EXIT_DONE, EXIT_UNREACHABLE, note
 from fastlog.tools.topics import show
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def lag_command(
             rows = _measured(view, wanted, place.timeout, estimate)
             if watch is not None:
                 _begin_round(as_json)
+            if not rows:
+                note(f"group {view.name!r} owns nothing now, and has committed nothing")
             if form == "0.7":
                 _show_plain(view, rows)
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import importlib
+import os
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -329,8 +330,19 @@ def broker_at(brokers: str, timeout: float, *, waits: bool = True) -> Broker:
     from fastlog.tools.starting_broker import StartingBroker
 
     broker = (StartingBroker if waits else Broker)(brokers, timeout)
-    broker.hint = "start one with fastlog-broker, or name another with --brokers host:port"
+    broker.hint = "start one with fastlog-broker, or name another with --brokers host:port" + _in_zookeeper()
     return broker
+
+
+def _in_zookeeper() -> str:
+    """What to add for who has named a ZooKeeper in the environment, where only groups are looked for there."""
+    ctx = click.get_current_context(silent=True)
+    found = os.environ.get("FASTLOG_ZOOKEEPER")
+    if not found or ctx is None or ctx.params.get("zookeeper", "") is not None:
+        return ""
+    if ctx.get_parameter_source("brokers") is click.core.ParameterSource.COMMANDLINE:
+        return ""
+    return f"; those of FASTLOG_ZOOKEEPER, which is for groups, with --zookeeper {found}"
 
 
 def answering_first(broker: Broker) -> list[Address]:

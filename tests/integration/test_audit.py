@@ -202,6 +202,8 @@ def test_another_cluster_is_a_stage(brokers: list[RunningBroker], names: tuple[s
     assert totals(rows, "copy")["missing"] == 1
     code, rows, _ = audit(*arguments)
     assert (code, totals(rows, "copy")["pending"]) == (0, 1)
+    code, rows, err = audit(*arguments, "--topic", "nobody-has-it")
+    assert (code, rows) == (0, []) and "no producer has reported on nobody-has-it" in err
 
 
 def test_what_retention_removed_is_no_gap(names: tuple[str, str]) -> None:

@@ -243,6 +243,24 @@ def test_where_groups_are_kept(
     assert "--brokers" in away.refused()[2]
 
 
+def test_a_zookeeper_of_groups_is_shown_to_who_finds_no_broker(
+    broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the command would look there when told to; not where a broker is named on the line, nor without one."""
+    commands = Commands(capfd)
+    monkeypatch.setenv("FASTLOG_BROKERS", "127.0.0.1:1")
+    monkeypatch.setenv("FASTLOG_ZOOKEEPER", "127.0.0.1:2/path")
+    tail, listed = ("tail", "logs", "--connect-timeout", "100ms"), ("topics", "list", "--connect-timeout", "100ms")
+    said = "; those of FASTLOG_ZOOKEEPER, which is for groups, with --zookeeper 127.0.0.1:2/path"
+    ran = commands(*tail)
+    assert ran.code == 3 and ran.refused()[2].endswith(said), ran
+    for arguments in (listed, (*tail, "--brokers", "127.0.0.1:1")):
+        ran = commands(*arguments)
+        assert ran.code == 3 and "FASTLOG_ZOOKEEPER" not in ran.err, ran
+    monkeypatch.delenv("FASTLOG_ZOOKEEPER")
+    assert "--zookeeper" not in commands(*tail).err
+
+
 def test_a_view_from_outside(broker: RunningBroker) -> None:
     """What programs are told of groups: nothing of one that is not there; refusals say which broker."""
     with BrokerGroups(broker.address) as groups:

@@ -208,6 +208,17 @@ def test_lag_is_watched_until_a_signal_comes(site: Site, old_group: str) -> None
             process.kill()
 
 
+def test_a_group_with_nothing_to_be_behind(site: Site, tools: Tools, old_group: str) -> None:
+    """It owns nothing and has committed nothing: an empty table is explained."""
+    base = f"/consumers/{old_group}"
+    for name in ("owners", "offsets", "ids"):
+        site.client.delete(f"{base}/{name}", recursive=True)
+        site.client.create(f"{base}/{name}")
+    ran = tools("lag", "--group", old_group)
+    assert ran.code == 0 and ran.table == []
+    assert f"group '{old_group}' owns nothing now, and has committed nothing" in ran.err
+
+
 def test_without_a_zookeeper(tools: Tools, capfd: pytest.CaptureFixture[str]) -> None:
     ran = Commands(capfd)("lag", "--zookeeper", "127.0.0.1:1", "--group", "g", "--connect-timeout", "200ms")
     assert ran.code == 3 and "no ZooKeeper answers" in ran.refused()[0]

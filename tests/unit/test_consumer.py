@@ -262,6 +262,19 @@ def test_lag_is_asked_of_the_brokers(broker: FakeBroker, own: bool) -> None:
         assert made.lag(1)[source_of()] == len(pack(LINES))
 
 
+def test_a_partition_that_was_never_written_to_has_no_lag(broker: FakeBroker) -> None:
+    """It is announced, and has no log yet; of one that the broker is not set to have nobody knows."""
+    broker.partitions = 3
+    with consumer() as made:
+        made.create_message_streams({"t": 1, "u": 1})
+        wanted = {source_of(2): 0, source_of(3): None, source_of(0, "u"): 0}
+        for source in wanted:
+            FakeGroup.last.own(source, 0, broker.port)
+        wait_until(lambda: made.lag(1) == wanted)
+        broker.refused["u"] = 3
+        assert made.lag(1)[source_of(0, "u")] is None
+
+
 def test_a_jump_is_shown_and_told_to_the_group(broker: FakeBroker) -> None:
     with consumer() as made:
         (stream,) = made.create_message_streams({"t": 1})["t"]
