@@ -16,15 +16,15 @@ from fastlog.client.records import RecordsError
 from fastlog.client.topics import create_topic, what_to_do
 from fastlog.errors import FastlogError, meaning_of
 from fastlog.tools import dump_file, options
-from fastlog.tools.appending import Appender, OtherBytesError, explained
-from fastlog.tools.progress import Progress
+from fastlog.tools.appending import MessageAppender, OtherBytesError, explained
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.record_appending import RecordAppender, storable
 from fastlog.tools.record_topics import records_at
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError
-from fastlog.tools.topic_places import Place, Site, find_all_sites
+from fastlog.tools.topic_places import PartitionPlace, Site, find_all_sites
 from fastlog.zkpaths import PartitionId
 
-_Appender = TypeVar("_Appender", Appender, RecordAppender)
+_Appender = TypeVar("_Appender", MessageAppender, RecordAppender)
 _FIRST_OFFSETS = "fastlog.first.offsets"
 """What a broker is told by that of a topic that it makes: where each partition begins."""
 
@@ -43,7 +43,7 @@ def load(
     """Append what is in the file. Raises ``CommandError``, ``TransportError``; what is loaded by then is said."""
     with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
         _check(file, source)
-        reader = dump_file.Reader(str(file), source)
+        reader = dump_file.DumpReader(str(file), source)
         if topic is not None and reader.head.following:
             raise CommandError(
                 f"{file} has {reader.head.following + 1} topics, which cannot all be loaded as {topic!r}",
@@ -54,7 +54,7 @@ def load(
         while True:
             name = topic or reader.head.topic
             kind = RecordDump if reader.head.is_of_records else MessageDump
-            appender: DumpAppender[Any] = kind(name, reader, resume, timeout, Progress("loaded", shown=shown))
+            appender: DumpAppender[Any] = kind(name, reader, resume, timeout, ConsoleProgress("loaded", shown=shown))
             sites = find_all_sites(name, brokers, zookeeper, timeout, of_records=True)
             try:
                 appender.prepare(sites)
@@ -70,7 +70,7 @@ def _check(file: Path, source: IO[bytes]) -> None:
     if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
         return
     try:
-        reader = dump_file.Reader(str(file), source)
+        reader = dump_file.DumpReader(str(file), source)
         while True:
             for _ in reader.pieces():
                 pass
@@ -89,7 +89,9 @@ class DumpAppender(ABC, Generic[_Appender]):
     unit = "bytes"
     """What the offsets count."""
 
-    def __init__(self, topic: str, reader: dump_file.Reader, resume: bool, timeout: float, progress: Progress) -> None:
+    def __init__(
+        self, topic: str, reader: dump_file.DumpReader, resume: bool, timeout: float, progress: ConsoleProgress
+    ) -> None:
         self._topic = topic
         self._reader = reader
         self._resume = resume
@@ -123,7 +125,7 @@ class DumpAppender(ABC, Generic[_Appender]):
                 )
         goes_to = assigned([held.partition for held in self._reader.head.partitions], sites)
         by_id = {site.broker: site for site in sites}
-        wanted: dict[int, dict[int, dump_file.Held]] = {}
+        wanted: dict[int, dict[int, dump_file.DumpedPartition]] = {}
         for held in self._reader.head.partitions:
             target = goes_to[held.partition]
             wanted.setdefault(target.broker, {})[target.partition] = held
@@ -186,30 +188,30 @@ class DumpAppender(ABC, Generic[_Appender]):
         self._progress.summary(text, found if as_json else None)
 
     @abstractmethod
-    def _create(self, site: Site, partitions: dict[int, dump_file.Held]) -> None:
+    def _create(self, site: Site, partitions: dict[int, dump_file.DumpedPartition]) -> None:
         """Make the partitions that are missing on a broker, which are to become these."""
 
     @abstractmethod
-    def _new_place(self, target: PartitionId, site: Site, held: dump_file.Held) -> Place:
+    def _new_place(self, target: PartitionId, site: Site, held: dump_file.DumpedPartition) -> PartitionPlace:
         """One that was made for it."""
 
     @abstractmethod
-    def _check_room(self, place: Place, held: dump_file.Held) -> None:
+    def _check_room(self, place: PartitionPlace, held: dump_file.DumpedPartition) -> None:
         """Raise ``CommandError`` unless the partition can become that of the file."""
 
     @abstractmethod
-    def _appender(self, place: Place) -> _Appender:
+    def _appender(self, place: PartitionPlace) -> _Appender:
         """What appends to it."""
 
     @abstractmethod
-    def _take(self, appender: _Appender, held: dump_file.Held, piece: dump_file.Piece) -> None:
+    def _take(self, appender: _Appender, held: dump_file.DumpedPartition, piece: dump_file.DumpPiece) -> None:
         """Compare what of a piece is there, and append the rest."""
 
     @abstractmethod
-    def _finish(self, appender: _Appender, held: dump_file.Held) -> None:
+    def _finish(self, appender: _Appender, held: dump_file.DumpedPartition) -> None:
         """Behind the last piece."""
 
-    def _require_resume(self, place: Place) -> None:
+    def _require_resume(self, place: PartitionPlace) -> None:
         if not self._resume:
             raise CommandError(
                 f"{self._topic}, partition {place.partition} is not empty: it ends at offset {place.end}; nothing was"
@@ -219,7 +221,7 @@ class DumpAppender(ABC, Generic[_Appender]):
                 EXIT_FAILED,
             )
 
-    def _no_room(self, place: Place, why: str) -> CommandError:
+    def _no_room(self, place: PartitionPlace, why: str) -> CommandError:
         return CommandError(
             f"{self._topic}, partition {place.partition} cannot become that of the file; nothing was loaded",
             f"it goes from offset {place.start} to {place.end}, and {why}",
@@ -228,10 +230,10 @@ class DumpAppender(ABC, Generic[_Appender]):
         )
 
 
-class MessageDump(DumpAppender[Appender]):
+class MessageDump(DumpAppender[MessageAppender]):
     """A topic of Kafka 0.7. Offsets are bytes, and begin at 0 here."""
 
-    def _create(self, site: Site, partitions: dict[int, dump_file.Held]) -> None:
+    def _create(self, site: Site, partitions: dict[int, dump_file.DumpedPartition]) -> None:
         count = max(partitions) + 1
         with options.broker_at(str(site.address), self._timeout).connect() as connection:
             answer = create_topic(connection, self._topic, count)
@@ -239,13 +241,13 @@ class MessageDump(DumpAppender[Appender]):
             otherwise = f"let the broker have so many: topic.partition.count.map={self._topic}:{count}"
             raise _not_made(self._topic, site, count, meaning_of(answer.error), what_to_do(answer.error, otherwise))
 
-    def _new_place(self, target: PartitionId, site: Site, held: dump_file.Held) -> Place:
-        return Place(target, site.address, 0, 0)
+    def _new_place(self, target: PartitionId, site: Site, held: dump_file.DumpedPartition) -> PartitionPlace:
+        return PartitionPlace(target, site.address, 0, 0)
 
-    def _appender(self, place: Place) -> Appender:
-        return Appender(self._topic, place.partition.partition, place.address, self._timeout, place.end)
+    def _appender(self, place: PartitionPlace) -> MessageAppender:
+        return MessageAppender(self._topic, place.partition.partition, place.address, self._timeout, place.end)
 
-    def _take(self, appender: Appender, held: dump_file.Held, piece: dump_file.Piece) -> None:
+    def _take(self, appender: MessageAppender, held: dump_file.DumpedPartition, piece: dump_file.DumpPiece) -> None:
         at, data = piece.offset - held.start, piece.data
         there = min(max(0, appender.end - at), len(data))
         if there:
@@ -257,10 +259,10 @@ class MessageDump(DumpAppender[Appender]):
             appender.append(rest, flushed=piece.offset + len(data) == held.end)
             self._progress.add(scan(rest).count, len(rest))
 
-    def _finish(self, appender: Appender, held: dump_file.Held) -> None:
+    def _finish(self, appender: MessageAppender, held: dump_file.DumpedPartition) -> None:
         pass  # the last piece was acknowledged by the disk
 
-    def _check_room(self, place: Place, held: dump_file.Held) -> None:
+    def _check_room(self, place: PartitionPlace, held: dump_file.DumpedPartition) -> None:
         size = held.end - held.start
         if place.end:
             self._require_resume(place)
@@ -274,7 +276,7 @@ class RecordDump(DumpAppender[RecordAppender]):
     is_of_records = True
     unit = "records"
 
-    def _create(self, site: Site, partitions: dict[int, dump_file.Held]) -> None:
+    def _create(self, site: Site, partitions: dict[int, dump_file.DumpedPartition]) -> None:
         count = max(partitions) + 1
         begins = [partitions[number].start if number in partitions else 0 for number in range(count)]
         if site.places:
@@ -290,14 +292,14 @@ class RecordDump(DumpAppender[RecordAppender]):
                 hint = "make the topic with settings that this broker takes (fastlog topics create), then load it"
                 raise _not_made(self._topic, site, count, str(error.reason), hint) from error
 
-    def _new_place(self, target: PartitionId, site: Site, held: dump_file.Held) -> Place:
-        return Place(target, site.address, held.start, held.start)
+    def _new_place(self, target: PartitionId, site: Site, held: dump_file.DumpedPartition) -> PartitionPlace:
+        return PartitionPlace(target, site.address, held.start, held.start)
 
-    def _appender(self, place: Place) -> RecordAppender:
+    def _appender(self, place: PartitionPlace) -> RecordAppender:
         number = place.partition.partition
         return RecordAppender(self._topic, number, place.address, self._timeout, place.start, place.end)
 
-    def _take(self, appender: RecordAppender, held: dump_file.Held, piece: dump_file.Piece) -> None:
+    def _take(self, appender: RecordAppender, held: dump_file.DumpedPartition, piece: dump_file.DumpPiece) -> None:
         batches = list(storable(piece.data))
         there = [batch for batch in batches if batch.offset < appender.end]
         if there:
@@ -309,11 +311,11 @@ class RecordDump(DumpAppender[RecordAppender]):
             appender.append(rest)
             self._progress.add(sum(batch.records for batch in rest), sum(len(batch.data) for batch in rest))
 
-    def _finish(self, appender: RecordAppender, held: dump_file.Held) -> None:
+    def _finish(self, appender: RecordAppender, held: dump_file.DumpedPartition) -> None:
         appender.wait_flushed()
         appender.begin_at(held.first)
 
-    def _check_room(self, place: Place, held: dump_file.Held) -> None:
+    def _check_room(self, place: PartitionPlace, held: dump_file.DumpedPartition) -> None:
         if place.end > place.start:
             self._require_resume(place)
         begins = {held.start, held.first}

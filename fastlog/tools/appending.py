@@ -32,7 +32,7 @@ class OtherBytesError(FastlogError):
     """The log holds other bytes than what was to be put there, or has grown by somebody else's hand."""
 
 
-class Appender:
+class MessageAppender:
     """The only one that appends to a partition of a fastlog broker. For one thread; close it, or use it as a context.
 
     What a broken connection leaves unknown is looked up: the log has either grown by those bytes, or not at all.
@@ -50,7 +50,7 @@ class Appender:
         self._consumer: SimpleConsumer | None = None
         self._number = 0
 
-    def __enter__(self) -> Appender:
+    def __enter__(self) -> MessageAppender:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fastlog import __version__
-from fastlog.tools.options import Group
+from fastlog.tools.options import CommandGroup
 from fastlog.tools.report import run
 
 COMMANDS = {
@@ -43,7 +43,7 @@ COMMANDS = {
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     lazy=COMMANDS,
     examples=(
         "fastlog produce --brokers localhost:9092 --topic logs access.log",

@@ -15,7 +15,7 @@ from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_NOTHING_CAME
 if TYPE_CHECKING:
     from fastlog.client.connection import Broker
     from fastlog.client.records import RecordBroker
-    from fastlog.tools.progress import Progress
+    from fastlog.tools.progress import ConsoleProgress
     from fastlog.tools.record_forms import RecordForm
 
 _LOCAL_WAYS = ("auto", "read", "map", "off")
@@ -281,10 +281,10 @@ def consume_command(
         shape = _shape("%s", null)
     in_group = zookeeper is not None or group is not None or whitelist is not None or blacklist is not None
     _check(ctx, in_group)
-    from fastlog.tools.progress import Progress
+    from fastlog.tools.progress import ConsoleProgress
 
     started = time.monotonic()
-    progress = Progress("consumed", shown=not no_progress and not sys.stdout.isatty())
+    progress = ConsoleProgress("consumed", shown=not no_progress and not sys.stdout.isatty())
     progress.started = started
     limits: dict[str, Any] = {
         "max_messages": max_messages,
@@ -331,7 +331,7 @@ def _in_group(
     form: str,
     shape: RecordForm | None,
     prefix: str,
-    progress: Progress,
+    progress: ConsoleProgress,
     settings: dict[str, Any],
     limits: dict[str, Any],
 ) -> int:
@@ -379,7 +379,7 @@ def _from_a_broker(
     form: str,
     shape: RecordForm | None,
     prefix: str,
-    progress: Progress,
+    progress: ConsoleProgress,
     settings: dict[str, Any],
     *,
     max_messages: int | None,
@@ -390,7 +390,7 @@ def _from_a_broker(
 ) -> int:
     """``settings`` are those of ``SimpleConsumer``."""
     from fastlog.tools.printing import FORMS, Printer, checksum_form
-    from fastlog.tools.reading import Reading
+    from fastlog.tools.reading import ConsumeRun
     from fastlog.tools.starting import Start
 
     start = Start(broker, topic, partition, offset, exit_at_end, settings)
@@ -400,7 +400,7 @@ def _from_a_broker(
 
         chosen = of_messages(shape)
     printer = Printer(topic, chosen, max_messages, progress, delimiter)
-    reading = Reading(start, printer, progress, settings["fetch_bytes"], timeout, skips_damage=skips_damage)
+    reading = ConsumeRun(start, printer, progress, settings["fetch_bytes"], timeout, skips_damage=skips_damage)
     try:
         with signals.deferred():
             reading.run()
@@ -424,7 +424,7 @@ def _of_records(
     form: str,
     shape: RecordForm | None,
     prefix: str,
-    progress: Progress,
+    progress: ConsoleProgress,
     settings: dict[str, Any],
     patience: float,
     *,

@@ -9,7 +9,7 @@ import click
 from fastlog import __version__
 from fastlog.errors import ConfigError
 from fastlog.tools import options, perf_output
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, CommandError, run
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def consumer_perf_command(
         raise perf_output.usage(error) from error
     if chosen.mode in ("numpy", "arrow", "local", "map"):
         _import_first(chosen.mode)
-    printer = perf_output.Printer(shown)
+    printer = perf_output.RowPrinter(shown)
     surroundings = perf_output.surroundings()
     is_kafka = shown == "kafka"
     detailed = shown in ("csv", "kafka") and chosen.reporting_interval is not None
@@ -140,7 +140,7 @@ def consumer_perf_command(
             else (columns.CONSUMER_HEADER, columns.CONSUMER_DETAILED_HEADER)
         )
         printer.row(headers[detailed])
-    progress = Progress("received", shown=not given["no_progress"] and not detailed)
+    progress = ConsoleProgress("received", shown=not given["no_progress"] and not detailed)
 
     def tell(interval: Interval) -> None:
         if is_kafka:

@@ -15,12 +15,12 @@ from fastlog.producer import Producer
 from fastlog.producer.hooks import Delivery
 from fastlog.tools import options
 from fastlog.tools.deliveries import NOT_ACKNOWLEDGED, PLAIN_MESSAGE_BYTES, Losses
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.record_topics import create, records_at
-from fastlog.tools.replay_times import EnvelopeTimes, RateTimes, RecordTimes, SegmentTimes, Times
+from fastlog.tools.replay_times import EnvelopeTimes, MessageTimes, RateTimes, RecordTimes, SegmentTimes
 from fastlog.tools.report import EXIT_USAGE, CommandError, note
 from fastlog.tools.same_topic import SameTopic
-from fastlog.tools.topic_places import Place, Site, find_sites, open_consumer
+from fastlog.tools.topic_places import PartitionPlace, Site, find_sites, open_consumer
 from fastlog.zkpaths import PartitionId
 
 _FETCH_BYTES = 512 * 1024
@@ -38,7 +38,7 @@ Item = bytes | ConsumedMessage
 """What is produced: the payload of a message, or a record."""
 
 
-class Target:
+class CopyTarget:
     """Where it goes; counts what became of each message.
 
     A partition of the source goes to the one of the same broker id and number where there is one for each of them, and
@@ -87,7 +87,7 @@ class Target:
             batch_messages=2**31 - 1,
         )
 
-    def __enter__(self) -> Target:
+    def __enter__(self) -> CopyTarget:
         self.losses.__enter__()
         return self
 
@@ -153,14 +153,14 @@ class _Due(NamedTuple):
 
 
 class Replay:
-    """Sends what the partitions of a topic hold to a ``Target``, at once or at the messages' own pace."""
+    """Sends what the partitions of a topic hold to a ``CopyTarget``, at once or at the messages' own pace."""
 
     def __init__(
         self,
         topic: str,
-        places: list[Place],
-        target: Target,
-        progress: Progress,
+        places: list[PartitionPlace],
+        target: CopyTarget,
+        progress: ConsoleProgress,
         most: int | None,
         timeout: float,
         *,
@@ -177,7 +177,7 @@ class Replay:
         self._most = self._left = most
         self._reached = [0] * len(places)  # bytes of each partition that were sent
         self._timeout = timeout
-        self._times: list[Times] = []
+        self._times: list[MessageTimes] = []
 
     @property
     def unknown(self) -> int:
@@ -275,7 +275,7 @@ class Replay:
             progress.reached = max(progress.reached, progress.goal * (self._most - self._left) // self._most)
         progress.add(len(messages), sum(map(_size, messages)))
 
-    def _messages(self, number: int, place: Place) -> Iterator[_Due]:
+    def _messages(self, number: int, place: PartitionPlace) -> Iterator[_Due]:
         times = self._times[number]
         for found in self._fetched(place):
             for message in found:
@@ -283,12 +283,12 @@ class Replay:
                     return
                 yield _Due(times.of(message), number, message)
 
-    def _sets(self, place: Place) -> Iterator[tuple[Sequence[Item], int]]:
+    def _sets(self, place: PartitionPlace) -> Iterator[tuple[Sequence[Item], int]]:
         """The payloads of each fetch, or the records, and the offset behind them."""
         for found in self._fetched(place):
             yield list(found) if isinstance(found, RecordSet) else found.payloads(), found.next_offset
 
-    def _fetched(self, place: Place) -> Iterator[MessageSet]:
+    def _fetched(self, place: PartitionPlace) -> Iterator[MessageSet]:
         """What each fetch of a partition brings, up to where it ended when the replay began.
 
         Raises:
@@ -319,7 +319,7 @@ class Replay:
                         f"fastlog topics describe {self._topic} shows its state",
                     )
 
-    def _open(self, place: Place) -> SimpleConsumer:
+    def _open(self, place: PartitionPlace) -> SimpleConsumer:
         return open_consumer(place.address, self._timeout, fetch_bytes=_FETCH_BYTES)
 
 

@@ -38,7 +38,7 @@ _MOST_BODY_BYTES = 2**30 + _PIECE.size
 _READ_BYTES = 1024 * 1024
 
 
-class Held(NamedTuple):
+class DumpedPartition(NamedTuple):
     """A partition in the file: the offsets that its bytes had."""
 
     partition: PartitionId
@@ -53,12 +53,12 @@ class Held(NamedTuple):
         return self.start if self.log_start is None else self.log_start
 
 
-class Head(NamedTuple):
+class TopicHead(NamedTuple):
     """What the part of a topic begins with."""
 
     topic: str
     time_ms: int
-    partitions: tuple[Held, ...]
+    partitions: tuple[DumpedPartition, ...]
     settings: Mapping[str, str] | None = None
     """Those that a topic of records has itself; None: it is one of Kafka 0.7."""
     following: int = 0
@@ -84,7 +84,7 @@ class Head(NamedTuple):
         return found.next_offset
 
 
-class Piece(NamedTuple):
+class DumpPiece(NamedTuple):
     """Whole messages of one partition, from an offset on."""
 
     partition: PartitionId
@@ -92,17 +92,17 @@ class Piece(NamedTuple):
     data: bytes
 
 
-class Writer:
+class DumpWriter:
     """Writes one file: for each topic ``begin``, its pieces, and ``finish``."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
-        self._head = Head("", 0, ())
+        self._head = TopicHead("", 0, ())
         self._sums: dict[PartitionId, int] = {}
         self._at: dict[PartitionId, int] = {}
         out.write(MAGIC)
 
-    def begin(self, head: Head) -> None:
+    def begin(self, head: TopicHead) -> None:
         """Go on with a topic."""
         self._head = head
         self._sums = {held.partition: 0 for held in head.partitions}
@@ -147,13 +147,13 @@ class Writer:
         self._out.write(_RECORD.pack(kind, len(body), _checksum(kind, body)) + body)
 
 
-class Reader:
+class DumpReader:
     """Reads one file: of each topic ``head``, then the pieces, once.
 
     What is damaged or missing raises ``CommandError``.
     """
 
-    head: Head
+    head: TopicHead
     """Of the topic that is read now."""
 
     def __init__(self, name: str, source: IO[bytes]) -> None:
@@ -194,7 +194,7 @@ class Reader:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(start, f"its head makes no sense ({error!r})") from None
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[DumpPiece]:
         """Each piece; at the end everything that the head promises was there.
 
         Raises:
@@ -221,7 +221,7 @@ class Reader:
                 raise self._damaged(start, f"a piece of {partition} at offset {offset} is not the one that follows")
             at[partition] = end
             sums[partition] = zlib.crc32(data, sums[partition])
-            yield Piece(partition, offset, data)
+            yield DumpPiece(partition, offset, data)
         try:
             told = {
                 PartitionId(item["broker"], item["partition"]): (item["end"], item["crc32"])
@@ -263,10 +263,10 @@ class Reader:
         )
 
 
-def _head(fields: dict[str, Any]) -> Head:
+def _head(fields: dict[str, Any]) -> TopicHead:
     settings = fields.get("settings")
     partitions = tuple(
-        Held(
+        DumpedPartition(
             PartitionId(item["broker"], item["partition"]), item["start"], item["end"],
             item["log_start"] if settings is not None else None,
         )
@@ -274,7 +274,7 @@ def _head(fields: dict[str, Any]) -> Head:
     )  # fmt: skip
     if settings is not None and not all(isinstance(text, str) for text in settings.values()):
         raise ValueError("a setting that is no text")
-    return Head(fields["topic"], fields["time_ms"], partitions, settings, fields.get("following", 0))
+    return TopicHead(fields["topic"], fields["time_ms"], partitions, settings, fields.get("following", 0))
 
 
 def _checksum(kind: int, body: bytes) -> int:

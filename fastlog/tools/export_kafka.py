@@ -14,7 +14,7 @@ from fastlog.moving.importing import Done
 from fastlog.moving.staging import COPY, LINK, unused_by_fastlog, unused_by_kafka
 from fastlog.tools import options
 from fastlog.tools.moving_report import EXIT_CODES, explained, moving_options, refused, show_topics, show_totals
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DONE
 
 
@@ -84,13 +84,13 @@ def export_command(
             stack.enter_context(unused_by_fastlog(path))
         stack.enter_context(unused_by_kafka(place))
         into = read_formatted(place, files)
-        progress = Progress("checked", shown=not no_progress)
+        progress = ConsoleProgress("checked", shown=not no_progress)
         plan = plan_export(paths, topics, without, files, progress.add)
         progress.end_line()
         show_topics(plan.topics, plan.notes, as_json)
         is_refused = not plan.is_whole and not leave_out
         if not is_refused and not dry_run:
-            progress = Progress("taken", shown=not no_progress)
+            progress = ConsoleProgress("taken", shown=not no_progress)
             done = carry_out_export(plan, into, offsets_partitions, COPY if copy else LINK, files, progress.add)
             progress.end_line()
         show_totals(plan.taken, plan.groups, done.ways, None if is_refused or dry_run else place, as_json)

@@ -13,10 +13,10 @@ from fastlog.consumer.tail import find_last
 from fastlog.errors import CoordinationError, TransportError
 from fastlog.escaping import in_json
 from fastlog.tools import signals
-from fastlog.tools.lanes import Cursor, FetchError, Lanes, Track
+from fastlog.tools.lanes import FetchError, Lanes, ReadCursor, Track
 from fastlog.tools.lines import NEWLINE
 from fastlog.tools.printing import FORMS, DamageError, Form, Printer, json_fields, null_or_value, write_all
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, CommandError, note
 from fastlog.tools.topic_places import Site, open_consumer
 from fastlog.zkpaths import PartitionId
@@ -27,7 +27,7 @@ _PAUSE_SECONDS = 1.0
 _FETCH_BYTES = 1024 * 1024
 
 
-class Tail:
+class TopicFollower:
     """Prints what comes to topics, from each of their partitions in order. For the main thread."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Tail:
         self._form = form
         self._headers = headers
         self._left = max_messages
-        self._progress = Progress("printed", shown=False)
+        self._progress = ConsoleProgress("printed", shown=False)
         self._tracks: dict[tuple[str, int], Track] = {}
         self._printers: dict[Track, Printer] = {}
         self._shown: str | None = None
@@ -144,7 +144,7 @@ class Tail:
                     offset = max(place.start, place.end - last)
                 elif place is not None and last is not None:
                     offset, skips[number] = _last(consumer, topic, number, last)
-                cursors.append(Cursor(number, offset, None))
+                cursors.append(ReadCursor(number, offset, None))
         track = Track(self._open, [site.address], topic, cursors)
         form = _form(self._form, site.broker, self._shows_nulls)
         printer = Printer(topic, form, None, self._progress, self._delimiter)

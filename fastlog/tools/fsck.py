@@ -22,7 +22,7 @@ from fastlog.log.formats import format_of_files
 from fastlog.log.repair import keep_span, set_aside_strange_files
 from fastlog.segment_files import SIDE_FILE_NAME, split_directory_name
 from fastlog.tools import options, signals
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_USAGE, CommandError
 
 
@@ -55,7 +55,7 @@ def fsck_command(directory: Path, repair: bool, keep: str | None, as_json: bool,
         raise click.UsageError("--keep is for --repair")
     log_directory, partitions, skipped = _targets(directory)
     with _lock(log_directory, exclusive=repair) as live:
-        files, progress = FileOps(), Progress("checked", shown=not no_progress)
+        files, progress = FileOps(), ConsoleProgress("checked", shown=not no_progress)
         damaged = False
         for path in partitions:
             report = check_partition(path, files, live=live)

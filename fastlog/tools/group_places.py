@@ -21,7 +21,7 @@ from fastlog.tools.report import EXIT_FAILED, EXIT_UNREACHABLE, CommandError, no
 from fastlog.zkpaths import PartitionId, group_path, offset_path
 
 
-class GroupPlace(Protocol):
+class GroupStore(Protocol):
     """For one thread. Every call raises ``CoordinationError`` without an answer."""
 
     knows: str
@@ -54,7 +54,7 @@ class GroupPlace(Protocol):
         """Remove all there is of a group without members."""
 
 
-class InZooKeeper:
+class ZooKeeperGroupStore:
     """Groups of 0.7 and fastlog."""
 
     knows = "ZooKeeper"
@@ -94,7 +94,7 @@ class InZooKeeper:
         self._session.delete(path)
 
 
-class InBroker:
+class BrokerGroupStore:
     """Groups that a broker keeps."""
 
     where = "--brokers says which broker is asked, and --zookeeper is for groups that are kept there"

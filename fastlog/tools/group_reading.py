@@ -20,10 +20,10 @@ from fastlog.consumer.stream import GroupMessage, NoMessage, Stream
 from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError, OwnershipLostError
 from fastlog.escaping import in_json, printable
 from fastlog.tools import groups_access, signals
-from fastlog.tools.group_places import GroupPlace
+from fastlog.tools.group_places import GroupStore
 from fastlog.tools.lines import NEWLINE
 from fastlog.tools.printing import checksum_line, json_fields, prefixed_line, without_nulls, write_all
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, EXIT_USAGE, CommandError, note
 from fastlog.zkpaths import group_path
 
@@ -87,7 +87,7 @@ def new_group() -> str:
     return f"console-consumer-{random.randrange(100_000)}"
 
 
-def forget_offsets(place: GroupPlace, group: str, chosen: Chosen) -> None:
+def forget_offsets(place: GroupStore, group: str, chosen: Chosen) -> None:
     """Remove what the group has committed of these topics, so that it begins at the oldest messages.
 
     Raises:
@@ -123,7 +123,7 @@ class GroupReading:
         config: ConsumerConfig,
         chosen: Chosen,
         form: GroupForm | None,
-        progress: Progress,
+        progress: ConsoleProgress,
         *,
         max_messages: int | None,
         timeout: float | None,

@@ -16,7 +16,7 @@ from fastlog.tools.report import note, unknown
 if TYPE_CHECKING:
     from fastlog.consumer.group_view import GroupView
     from fastlog.coordination.session import Session
-    from fastlog.tools.group_places import GroupPlace
+    from fastlog.tools.group_places import GroupStore
 
 _SESSION_SECONDS = 10.0
 
@@ -34,19 +34,19 @@ class Where(NamedTuple):
     timeout: float
 
     @contextmanager
-    def open(self) -> Iterator[GroupPlace]:
+    def open(self) -> Iterator[GroupStore]:
         """The groups there. Raises ``ConfigError``, ``CoordinationError``."""
-        from fastlog.tools.group_places import InBroker, InZooKeeper
+        from fastlog.tools.group_places import BrokerGroupStore, ZooKeeperGroupStore
 
         if self.zookeeper is not None:
             with session_at(self.zookeeper, self.timeout) as session:
-                yield InZooKeeper(session)
+                yield ZooKeeperGroupStore(session)
             return
         from fastlog.consumer.broker_groups.view import BrokerGroups
 
         assert self.brokers is not None
         with BrokerGroups(self.brokers, self.timeout) as groups:
-            yield InBroker(groups)
+            yield BrokerGroupStore(groups)
 
 
 def where(zookeeper: str | None, brokers: str, timeout: float) -> Where:
@@ -135,7 +135,7 @@ def session_at(zookeeper: str, timeout: float) -> Iterator[Session]:
         yield session
 
 
-def known_group(place: GroupPlace, name: str) -> GroupView:
+def known_group(place: GroupStore, name: str) -> GroupView:
     """The group; what makes no sense of it is said on stderr.
 
     Raises:

@@ -13,7 +13,7 @@ from fastlog.moving.importing import Done, carry_out, remove_sources
 from fastlog.moving.staging import COPY, LINK, refuse_taken
 from fastlog.tools import options
 from fastlog.tools.moving_report import EXIT_CODES, explained, moving_options, refused, show_topics, show_totals
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DONE
 
 
@@ -124,14 +124,14 @@ class _Flags(NamedTuple):
 
 
 def _import(paths: list[Path], target: Path, choices: Choices, told: _Flags) -> int:
-    files, progress = FileOps(), Progress("checked", shown=not told.no_progress)
+    files, progress = FileOps(), ConsoleProgress("checked", shown=not told.no_progress)
     plan = plan_import(paths, choices, files, progress.add)
     progress.end_line()
     show_topics(plan.topics, plan.notes, told.as_json)
     done = Done()
     is_refused = not plan.is_whole and not told.leave_out
     if not is_refused and not told.dry_run:
-        progress = Progress("taken", shown=not told.no_progress)
+        progress = ConsoleProgress("taken", shown=not told.no_progress)
         done = carry_out(plan, target, COPY if told.copy else LINK, files, progress.add)
         progress.end_line()
         if told.move:

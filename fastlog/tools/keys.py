@@ -38,7 +38,7 @@ class KeyRule(NamedTuple):
         return key, line if self.keep else rest
 
 
-class Group(NamedTuple):
+class LineGroup(NamedTuple):
     """Lines of one batch that go to one place, with their numbers; those that become records also with their keys."""
 
     place: PartitionChoice
@@ -75,12 +75,12 @@ class KeyedLines:
 
     def sort(
         self, lines: Sequence[bytes], numbers: Sequence[int], anywhere: PartitionChoice = None
-    ) -> tuple[list[Group], int | None]:
+    ) -> tuple[list[LineGroup], int | None]:
         """The groups of a batch of lines with these numbers, up to the first line without a key.
 
         The second value is the number of that line, when it is an error. ``anywhere``: where those without a key go.
         """
-        groups: dict[PartitionChoice, Group] = {}
+        groups: dict[PartitionChoice, LineGroup] = {}
         places = self._places_now()
         if places != self._places:
             self._places = places
@@ -102,7 +102,7 @@ class KeyedLines:
                 place = self._place(key)
             group = groups.get(place)
             if group is None:
-                group = groups[place] = Group(place, [], [], [] if self._of_records else None)
+                group = groups[place] = LineGroup(place, [], [], [] if self._of_records else None)
             if group.keys is not None:
                 group.keys.append(key)
             group.payloads.append(payload)

@@ -29,7 +29,7 @@ Opener = Callable[[Address], SimpleConsumer]
 
 
 @dataclass
-class Cursor:
+class ReadCursor:
     """Where reading of one partition stands. ``end`` None follows for ever; it may be lowered meanwhile."""
 
     partition: int
@@ -49,13 +49,13 @@ class Track:
     opener: Opener
     addresses: Sequence[Address]
     topic: str
-    cursors: Sequence[Cursor]
+    cursors: Sequence[ReadCursor]
 
 
 class FetchError(Exception):
     """A partition cannot be read on; ``error`` says why."""
 
-    def __init__(self, track: Track, cursor: Cursor, error: FastlogError) -> None:
+    def __init__(self, track: Track, cursor: ReadCursor, error: FastlogError) -> None:
         super().__init__(str(error))
         self.track = track
         self.partition = cursor.partition
@@ -77,7 +77,7 @@ class Lanes:
         self._queue: queue.Queue[_Item] = queue.Queue(_QUEUED_SETS)
         self._stopping = threading.Event()
         self._fetch_bytes = fetch_bytes
-        self._lanes: list[_Lane] = []
+        self._lanes: list[_ReadingThread] = []
         self._running = 0
         for track in tracks:
             self.add(track)
@@ -86,7 +86,7 @@ class Lanes:
         """Read these as well."""
         count = max(1, min(len(track.cursors), MAX_LANES))
         for index in range(count):
-            lane = _Lane(track, track.cursors[index::count], self._fetch_bytes, self._put, self._stopping)
+            lane = _ReadingThread(track, track.cursors[index::count], self._fetch_bytes, self._put, self._stopping)
             self._lanes.append(lane)
             self._running += 1
             lane.start()
@@ -131,11 +131,11 @@ class Lanes:
                 continue
 
 
-class _Lane(threading.Thread):
+class _ReadingThread(threading.Thread):
     def __init__(
         self,
         track: Track,
-        cursors: Sequence[Cursor],
+        cursors: Sequence[ReadCursor],
         fetch_bytes: int,
         put: Callable[[_Item], None],
         stopping: threading.Event,
@@ -188,7 +188,7 @@ class _Lane(threading.Thread):
             cursor.offset = found.next_offset
             self._put((self._track, found))
 
-    def _fetched(self, cursor: Cursor, empty_in_a_row: int) -> MessageSet | None:
+    def _fetched(self, cursor: ReadCursor, empty_in_a_row: int) -> MessageSet | None:
         if len(self._turns) > 1:
             wait = _SHARED_HOLD_SECONDS if empty_in_a_row >= len(self._turns) else 0.0
         else:

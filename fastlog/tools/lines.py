@@ -16,7 +16,7 @@ _MOST_LENGTH = 2**31 - 1
 _READ_BYTES = 1 << 20
 
 
-class Batches(ABC):
+class InputBatches(ABC):
     """Reads descriptors one after the other and gives their messages in batches of about ``batch_bytes``.
 
     Messages above ``max_message_bytes`` are left out and counted, and end the batch before them; memory stays bounded
@@ -55,7 +55,7 @@ class Batches(ABC):
         self.first_too_long = self.first_too_long or f"{name}, {self.unit} {number}"
 
 
-class LineBatches(Batches):
+class LineBatches(InputBatches):
     """A message ends at a delimiter or at the end of its file. Cut so that no Python code runs for each line."""
 
     def __init__(self, batch_bytes: int, max_message_bytes: int, delimiter: bytes = NEWLINE) -> None:
@@ -65,7 +65,7 @@ class LineBatches(Batches):
         self._overlaps = any(delimiter.startswith(delimiter[at:]) for at in range(1, len(delimiter)))
 
     def read(self, fd: int, name: str, wait: Callable[[int], None]) -> Iterator[list[bytes]]:
-        """As ``Batches``."""
+        """As ``InputBatches``."""
         delimiter, width = self._delimiter, len(self._delimiter)
         tail = b""  # while skipping: what may be the beginning of the delimiter
         skipping = False
@@ -128,13 +128,13 @@ class LineBatches(Batches):
             yield self._numbered(lines_before + 1 + len(lines) - len(kept), kept)
 
 
-class PrefixedBatches(Batches):
+class PrefixedBatches(InputBatches):
     """Before each message stands its length."""
 
     unit = "message"
 
     def read(self, fd: int, name: str, wait: Callable[[int], None]) -> Iterator[list[bytes]]:
-        """As ``Batches``; a file ends behind a message."""
+        """As ``InputBatches``; a file ends behind a message."""
         tail = b""
         number = skip = 0
         while data := _some(fd, wait):

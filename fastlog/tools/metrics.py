@@ -12,7 +12,7 @@ EXIT_CODES = (("0", "done"), ("2", "wrong usage"), ("130, 143", "stopped by SIGI
 
 
 @click.group(
-    cls=options.Group,
+    cls=options.CommandGroup,
     name="metrics",
     examples=("fastlog metrics dashboard > fastlog.json", "fastlog metrics rules > fastlog.rules.yml"),
     exit_codes=EXIT_CODES,

@@ -18,7 +18,7 @@ NAMES = ("group", "topic", "partition", "offset", "new_offset", "change")
 _SHOWN = 5
 
 
-class Target(NamedTuple):
+class OffsetTarget(NamedTuple):
     """Where to: ``earliest``, ``latest``, ``time`` with milliseconds since 1970, or ``offset`` with an offset."""
 
     kind: str
@@ -64,7 +64,7 @@ def made(session: Session, group: str, partition: TopicPartition, new: int) -> M
     return Move(group, partition, old, None if node is None else node.version, new)
 
 
-def settled(logs: BrokerLogs, partition: TopicPartition, target: Target) -> int:
+def settled(logs: BrokerLogs, partition: TopicPartition, target: OffsetTarget) -> int:
     """The offset that a partition gets.
 
     Raises:

@@ -18,15 +18,15 @@ from fastlog.tools.topics import show
 
 if TYPE_CHECKING:
     from fastlog.consumer.partitions import TopicPartition
-    from fastlog.tools.group_places import GroupPlace
+    from fastlog.tools.group_places import GroupStore
     from fastlog.tools.offset_files import Kept
-    from fastlog.tools.offset_moves import Target
+    from fastlog.tools.offset_moves import OffsetTarget
 
 _NAMES = ("group", "topic", "partition", "offset", "owner")
 
 
 @click.group(
-    cls=options.Group,
+    cls=options.CommandGroup,
     name="offsets",
     examples=(
         "fastlog offsets get --group views",
@@ -332,14 +332,14 @@ def import_command(
     note("dry run: nothing was written" if dry_run else f"imported {len(moves)} offsets of {len(found)} groups")
 
 
-def _target(earliest: bool, latest: bool, time_ms: int | None, offset: int | None) -> Target:
-    from fastlog.tools.offset_moves import Target
+def _target(earliest: bool, latest: bool, time_ms: int | None, offset: int | None) -> OffsetTarget:
+    from fastlog.tools.offset_moves import OffsetTarget
 
     given = [
-        *([Target("earliest")] if earliest else []),
-        *([Target("latest")] if latest else []),
-        *([Target("time", time_ms)] if time_ms is not None else []),
-        *([Target("offset", offset)] if offset is not None else []),
+        *([OffsetTarget("earliest")] if earliest else []),
+        *([OffsetTarget("latest")] if latest else []),
+        *([OffsetTarget("time", time_ms)] if time_ms is not None else []),
+        *([OffsetTarget("offset", offset)] if offset is not None else []),
     ]
     if len(given) != 1:
         raise click.UsageError("give one of --to-earliest, --to-latest, --to-time and --to-offset")
@@ -347,7 +347,7 @@ def _target(earliest: bool, latest: bool, time_ms: int | None, offset: int | Non
 
 
 def _announced(
-    groups: GroupPlace, topics: list[str], committed: list[TopicPartition], names: tuple[str, ...]
+    groups: GroupStore, topics: list[str], committed: list[TopicPartition], names: tuple[str, ...]
 ) -> list[TopicPartition]:
     from fastlog.consumer.partitions import TopicPartition
     from fastlog.tools import offset_moves
@@ -366,14 +366,14 @@ def _announced(
     return found
 
 
-def _say_if_joined(groups: GroupPlace, group: str, force: bool) -> None:
+def _say_if_joined(groups: GroupStore, group: str, force: bool) -> None:
     """Whoever joined while it was written may have read the old offsets."""
     view = groups.view(group)
     if view is not None and view.members and not force:
         note(f"group {group!r} has members now that may have begun with the old offsets: stop them and do it again")
 
 
-def _check_places(groups: GroupPlace, kept: list[Kept], timeout: float, force: bool) -> None:
+def _check_places(groups: GroupStore, kept: list[Kept], timeout: float, force: bool) -> None:
     from fastlog.consumer.broker_logs import BrokerLogs
     from fastlog.errors import TransportError
     from fastlog.tools import offset_moves

@@ -104,7 +104,7 @@ class Command(_Helpful):
     """One command."""
 
 
-class Group(_Helpful, click.Group):
+class CommandGroup(_Helpful, click.Group):
     """Several commands; those of ``lazy`` (name → module, attribute, help) are imported when they are called."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str, str]] | None = None, **kwargs: Any) -> None:

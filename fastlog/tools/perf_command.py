@@ -14,7 +14,7 @@ _ANYTHING = {"ignore_unknown_options": True, "help_option_names": []}
 
 
 @click.group(
-    cls=options.Group,
+    cls=options.CommandGroup,
     name="perf",
     examples=tuple(f"python -m perf {name} --help" for name in MOVED),
     exit_codes=(("2", "always: the commands are called python -m perf now"),),

@@ -138,7 +138,7 @@ def started_text(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Printer:
+class RowPrinter:
     """Rows on stdout from any thread, the summary where the format wants it."""
 
     def __init__(self, format_name: str) -> None:

@@ -19,7 +19,7 @@ from fastlog.message import AnySpan
 from fastlog.record_batches import NO_TIMESTAMP
 from fastlog.tools import signals
 from fastlog.tools.lines import LENGTH, NEWLINE
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 
 _MESSAGES_AT_ONCE = 65536
 _BYTES_AT_ONCE = 4 * 2**20
@@ -137,7 +137,7 @@ class Printer:
         topic: str,
         form: Form | None,
         max_messages: int | None,
-        progress: Progress,
+        progress: ConsoleProgress,
         delimiter: bytes | None = NEWLINE,
     ) -> None:
         """``delimiter`` is behind each message; None: its length is before it, and ``form`` does not count."""

@@ -267,13 +267,13 @@ def produce_command(
         texts["queue.time"] = str(round(queue_time * 1000))
 
     from fastlog.tools.destination import settle, settle_records
-    from fastlog.tools.progress import Progress
+    from fastlog.tools.progress import ConsoleProgress
     from fastlog.tools.record_topics import record_broker_or_none
     from fastlog.tools.send_lines import LineSender
 
     framing = options.framing(delimiter, length_prefixed)
     pairs = _headers(headers)
-    progress = Progress("produced", shown=not no_progress)
+    progress = ConsoleProgress("produced", shown=not no_progress)
     found: Destination | None = None
     if not texts.keys() & {"broker.list", "zk.connect"}:
         records = record_broker_or_none(options.broker_at(brokers, connect_timeout), topic)

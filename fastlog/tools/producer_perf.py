@@ -10,7 +10,7 @@ import click
 from fastlog import __version__
 from fastlog.errors import ConfigError
 from fastlog.tools import options, perf_output
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DONE, run
 
 if TYPE_CHECKING:
@@ -173,12 +173,12 @@ def producer_perf_command(
         )
     except ConfigError as error:
         raise perf_output.usage(error) from error
-    printer = perf_output.Printer(shown)
+    printer = perf_output.RowPrinter(shown)
     surroundings = perf_output.surroundings()
     detailed = shown == "csv" and chosen.reporting_interval is not None
     if shown == "csv" and not given["hide_header"]:
         printer.row(columns.PRODUCER_DETAILED_HEADER if detailed else columns.PRODUCER_HEADER)
-    progress = Progress("sent", shown=not given["no_progress"] and not (detailed or shown == "kafka"))
+    progress = ConsoleProgress("sent", shown=not given["no_progress"] and not (detailed or shown == "kafka"))
 
     def tell(interval: Interval) -> None:
         printer.row(columns.producer_detailed_row(interval, chosen, date))
@@ -226,7 +226,7 @@ def _how(how: str, asynchronous: bool) -> str:
     return "send" if asynchronous else how
 
 
-def _shown_by(progress: Progress) -> Any:
+def _shown_by(progress: ConsoleProgress) -> Any:
     def show(found: RunProgress) -> None:
         progress.add(found.messages - progress.count, found.payload_bytes - progress.size)
 
@@ -236,7 +236,7 @@ def _shown_by(progress: Progress) -> Any:
 class _Windows:
     """Kafka's line for every five seconds."""
 
-    def __init__(self, printer: perf_output.Printer) -> None:
+    def __init__(self, printer: perf_output.RowPrinter) -> None:
         self._printer = printer
         self._last = (0.0, 0, 0, 0, 0)
 

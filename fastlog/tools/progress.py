@@ -46,7 +46,7 @@ def _short(number: int) -> str:
     return f"{value:.3g} {prefixes[0]}"
 
 
-class Progress:
+class ConsoleProgress:
     """Counts messages and bytes, and shows them from time to time; says nothing in the first two seconds."""
 
     def __init__(self, verb: str, *, shown: bool) -> None:

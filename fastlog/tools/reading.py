@@ -10,7 +10,7 @@ from fastlog.errors import FastlogError, LogError, TransportError
 from fastlog.tools import signals
 from fastlog.tools.lanes import FetchError, Lanes, Track
 from fastlog.tools.printing import DamageError, Printer
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, EXIT_UNREACHABLE, CommandError
 from fastlog.tools.starting import Start
 
@@ -18,14 +18,14 @@ _LOOK_SECONDS = 1.0
 _SHOWN_PARTITIONS = 16
 
 
-class Reading:
+class ConsumeRun:
     """For the main thread, inside ``signals.deferred()``."""
 
     def __init__(
         self,
         start: Start,
         printer: Printer,
-        progress: Progress,
+        progress: ConsoleProgress,
         fetch_bytes: int,
         timeout: float | None,
         *,

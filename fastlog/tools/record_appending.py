@@ -46,7 +46,7 @@ _LOOK_SECONDS = 1.0
 _PAUSE_SECONDS = 0.02
 
 
-class Batch(NamedTuple):
+class StorableBatch(NamedTuple):
     """A batch to be stored, without the id of its producer."""
 
     offset: int
@@ -56,7 +56,7 @@ class Batch(NamedTuple):
     data: bytearray
 
 
-def storable(data: bytes) -> Iterator[Batch]:
+def storable(data: bytes) -> Iterator[StorableBatch]:
     """The batches of a piece of a log, as another one may have them."""
     for header, view in record_batches.batches(data):
         batch = bytearray(view)
@@ -64,7 +64,7 @@ def storable(data: bytes) -> Iterator[Batch]:
             batch[PRODUCER_AT : PRODUCER_AT + _PRODUCER.size] = _NOBODY
             _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
         records = 0 if header.is_control else header.record_count
-        yield Batch(header.base_offset, header.next_offset, records, batch)
+        yield StorableBatch(header.base_offset, header.next_offset, records, batch)
 
 
 class RecordAppender:
@@ -94,7 +94,7 @@ class RecordAppender:
             self._consumer.close()
             self._consumer = None
 
-    def append(self, batches: Iterable[Batch]) -> None:
+    def append(self, batches: Iterable[StorableBatch]) -> None:
         """Put batches at the end of the log; returns when they are acknowledged.
 
         Raises:
@@ -143,7 +143,7 @@ class RecordAppender:
                 raise TransportError(f"what was appended from offset {end} on does not become visible")
             time.sleep(_PAUSE_SECONDS)
 
-    def holds(self, batches: Sequence[Batch]) -> bool:
+    def holds(self, batches: Sequence[StorableBatch]) -> bool:
         """Whether the log has these batches, one behind the other. Raises as ``SimpleConsumer.fetch``."""
         if self._consumer is None:
             address = self._address
@@ -168,7 +168,7 @@ class RecordAppender:
     def _flushed_end(self) -> int:
         return self._broker.offsets([self._place], LATEST)[self._place]
 
-    def _look(self, left: deque[Batch]) -> None:
+    def _look(self, left: deque[StorableBatch]) -> None:
         """After a batch was refused: take from those that are left what the log has already."""
         end = self._flushed_end()
         if end <= self.end:  # what was appended lately is flushed soon

@@ -21,7 +21,7 @@ from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.record_batches import HEADER_BYTES, Record
 from fastlog.tools import options, signals
 from fastlog.tools.printing import write_all
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.record_forms import RecordForm
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandError, unknown
 
@@ -53,7 +53,7 @@ class RecordReading:
         records: RecordBroker,
         topic: str,
         form: RecordForm,
-        progress: Progress,
+        progress: ConsoleProgress,
         *,
         partition: int | None,
         begin: options.Begin,

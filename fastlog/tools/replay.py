@@ -139,8 +139,8 @@ def replay_command(
     or a rate the partitions keep the times between them. Each message is acknowledged; exit code 1 when one was not. A
     plain 0.7 broker acknowledges nothing: what it was sent is counted as that.
     """
-    from fastlog.tools.copy_topic import Replay, Target, record_sites
-    from fastlog.tools.progress import Progress
+    from fastlog.tools.copy_topic import CopyTarget, Replay, record_sites
+    from fastlog.tools.progress import ConsoleProgress
     from fastlog.tools.same_topic import SameTopic
     from fastlog.tools.topic_places import find_all_sites, find_topic_sites
 
@@ -168,13 +168,15 @@ def replay_command(
         sites = record_sites(target, sites, source, found[0], connect_timeout)
     elif compression in ("lz4", "zstd") and not all(site.is_of_records for site in sites if site.places):
         raise click.UsageError(f"--compression {compression} is for topics of records, and {target} is none")
-    progress = Progress("replayed", shown=not no_progress)
+    progress = ConsoleProgress("replayed", shown=not no_progress)
     progress.goal = sum(place.end - place.start for place in places)
     partitions = [place.partition for place in places]
     same = SameTopic(
         source, found, connect_timeout, "what came before was replayed", "replay it again, into a new topic"
     )
-    with Target(target, sites, compression, partitions, connect_timeout, max_message_bytes=max_message_bytes) as sink:
+    with CopyTarget(
+        target, sites, compression, partitions, connect_timeout, max_message_bytes=max_message_bytes
+    ) as sink:
         replay = Replay(source, places, sink, progress, messages, connect_timeout, same=same, are_records=are_records)
         try:
             if rate is None and not speed:

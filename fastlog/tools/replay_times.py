@@ -12,10 +12,10 @@ from fastlog.consumer.simple import SimpleConsumer
 from fastlog.envelope import unwrap
 from fastlog.errors import EnvelopeError
 from fastlog.tools.report import EXIT_USAGE, CommandError
-from fastlog.tools.topic_places import Place
+from fastlog.tools.topic_places import PartitionPlace
 
 
-class Times(Protocol):
+class MessageTimes(Protocol):
     """The times of one partition's messages, asked for in their order."""
 
     unknown: int
@@ -66,7 +66,7 @@ class SegmentTimes:
     the rest of the partition, on average.
     """
 
-    def __init__(self, consumer: SimpleConsumer, topic: str, place: Place) -> None:
+    def __init__(self, consumer: SimpleConsumer, topic: str, place: PartitionPlace) -> None:
         self.unknown = 0
         number = place.partition.partition
         borders = segment_borders(consumer, topic, number)

@@ -46,7 +46,7 @@ class SelfTestError(Exception):
     """Something did not work; the text says what was expected and what was found."""
 
 
-class Client(Protocol):
+class SelfTestClient(Protocol):
     """Writes numbered messages and reads all of a topic's; each has its own thread while it writes."""
 
     name: str
@@ -137,11 +137,11 @@ def _quiet() -> Iterator[None]:
 class SelfTest:
     """The steps, in order, on one broker; each raises when something does not work, or says what it did."""
 
-    def __init__(self, running: RunningBroker, clients: Sequence[Client] | None = None) -> None:
+    def __init__(self, running: RunningBroker, clients: Sequence[SelfTestClient] | None = None) -> None:
         self._running = running
         today = today_client()
         self._is_today_missing = clients is None and not today
-        self._clients = list(clients) if clients is not None else [Kafka07(), *today]
+        self._clients = list(clients) if clients is not None else [Kafka07Client(), *today]
         self._sent = dict.fromkeys((client.topic for client in self._clients), 0)
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
@@ -161,7 +161,7 @@ class SelfTest:
         self._running.open()
         return f"{self._running.address}, {len(self._running.pids())} processes"
 
-    def _write(self, client: Client) -> str:
+    def _write(self, client: SelfTestClient) -> str:
         begun = time.monotonic()
         first = self._sent[client.topic]
         last = -1
@@ -176,7 +176,7 @@ class SelfTest:
         self._sent[client.topic] += COUNT
         return f"{COUNT} messages acknowledged, {COUNT / (time.monotonic() - begun):,.0f} a second"
 
-    def _read(self, client: Client) -> str:
+    def _read(self, client: SelfTestClient) -> str:
         begun = time.monotonic()
         found = client.read(self._running.address, self._sent[client.topic])
         check(found, self._sent[client.topic], self._sent[client.topic], repeats=False)
@@ -198,7 +198,7 @@ class SelfTest:
         enough = threading.Event()
         failures: list[str] = []
 
-        def write(client: Client) -> None:
+        def write(client: SelfTestClient) -> None:
             def acknowledged(number: int) -> None:
                 known[client.topic] = number + 1
                 if enough.is_set():
@@ -278,7 +278,7 @@ def batches(numbers: range) -> Iterator[list[bytes]]:
         yield [b"%012d" % number for number in range(first, min(first + BATCH, numbers.stop))]
 
 
-class Kafka07:
+class Kafka07Client:
     """fastlog's own clients, in Kafka 0.7's protocol."""
 
     name = "Kafka 0.7"
@@ -383,7 +383,7 @@ class KafkaPython:
             consumer.close()
 
 
-def today_client() -> list[Client]:
+def today_client() -> list[SelfTestClient]:
     """A client of today's protocol, the first that is installed; none where none is."""
     for module, client in (("confluent_kafka", Confluent), ("kafka", KafkaPython)):
         try:

@@ -16,9 +16,9 @@ from fastlog.producer.hooks import PartitionChoice
 from fastlog.tools import signals
 from fastlog.tools.deliveries import NOT_ACKNOWLEDGED, Deliveries, Losses, is_refusal, size_of
 from fastlog.tools.destination import Destination
-from fastlog.tools.keys import Group, KeyedLines, KeyRule
+from fastlog.tools.keys import KeyedLines, KeyRule, LineGroup
 from fastlog.tools.lines import LENGTH, NEWLINE, LineBatches, PrefixedBatches
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_UNREACHABLE, CommandError, note
 
 PROMISES = {
@@ -43,7 +43,7 @@ class LineSender:
         topic: str,
         partition: PartitionChoice,
         rule: KeyRule | None,
-        progress: Progress,
+        progress: ConsoleProgress,
         delimiter: bytes | None = NEWLINE,
         *,
         headers: tuple[tuple[bytes, bytes], ...] = (),
@@ -149,7 +149,7 @@ class LineSender:
         if self._keyed is None:
             numbers = range(first, first + len(lines))
             payloads: list[bytes | None] = [line or None for line in lines] if self._has_nulls else [*lines]
-            self._send_group(name, Group(self._anywhere(), payloads, numbers))
+            self._send_group(name, LineGroup(self._anywhere(), payloads, numbers))
         else:
             keyless = self._send_sorted(name, self._keyed, lines, first)
         if self._destination.waits:
@@ -183,7 +183,7 @@ class LineSender:
             todo = sorted(again)
         return keyless
 
-    def _send_group(self, name: str, group: Group) -> None:
+    def _send_group(self, name: str, group: LineGroup) -> None:
         self._deliveries.wait_room(_ON_THEIR_WAY_BYTES, self._show_progress)
         call = self._deliveries.begin(name, group.payloads, group.numbers, size_of(group.payloads))
         send, topic, place, headers = self._producer.send, self._topic, group.place, self._headers

@@ -14,7 +14,7 @@ from fastlog.consumer.simple import SimpleConsumer
 from fastlog.consumer.tail import Tail, find_last
 from fastlog.errors import error_for, meaning_of
 from fastlog.tools import options
-from fastlog.tools.lanes import Cursor
+from fastlog.tools.lanes import ReadCursor
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, note, unknown
 from fastlog.wire import responses
 
@@ -71,7 +71,7 @@ class Start:
             return None
         return {item.partition: item for item in described_in(metadata, self.topic).partitions}
 
-    def _with_metadata(self, metadata: responses.MetadataAnswer, consumer: SimpleConsumer) -> list[Cursor]:
+    def _with_metadata(self, metadata: responses.MetadataAnswer, consumer: SimpleConsumer) -> list[ReadCursor]:
         described = described_in(metadata, self.topic)
         if described.error:
             raise CommandError(
@@ -109,7 +109,7 @@ class Start:
             )
         return [self._partition]
 
-    def _cursor(self, number: int, known: responses.PartitionMetadata, consumer: SimpleConsumer) -> Cursor:
+    def _cursor(self, number: int, known: responses.PartitionMetadata, consumer: SimpleConsumer) -> ReadCursor:
         end = readable_end(known) if self._exit_at_end else None
         begin = self._offset
         if isinstance(begin, int) and begin < 0:
@@ -126,9 +126,9 @@ class Start:
                 "--offset beginning is the oldest message, end the newest, -N the last N messages",
                 EXIT_FAILED,
             )
-        return Cursor(number, begin, end)
+        return ReadCursor(number, begin, end)
 
-    def _without_metadata(self, consumer: SimpleConsumer) -> list[Cursor]:
+    def _without_metadata(self, consumer: SimpleConsumer) -> list[ReadCursor]:
         cursors = []
         for number in self._numbers(consumer.partition_count(self.topic)):
             first, last = plain_extent(consumer, self.topic, number)

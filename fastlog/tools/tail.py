@@ -85,11 +85,11 @@ def tail_command(
     behind = options.framing(delimiter, length_prefixed, form)
     if shows_nulls and (form == "offsets" or length_prefixed):
         raise click.UsageError("--null is for text: nothing else would say it")
-    from fastlog.tools.follow_topics import Tail
+    from fastlog.tools.follow_topics import TopicFollower
     from fastlog.tools.topic_places import find_sites
 
     names = tuple(dict.fromkeys(topics))
-    tail = Tail(
+    tail = TopicFollower(
         lambda topic: find_sites(topic, brokers, zookeeper, connect_timeout, of_records=True),
         connect_timeout,
         form,

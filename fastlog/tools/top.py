@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from fastlog.tools.monitor_client import Monitor
-    from fastlog.tools.top_view import Sample, View
+    from fastlog.tools.top_view import MetricsSample, TopView
 
 _LEAST_SECONDS = 0.1
 _PLAIN_ROWS = 20
@@ -114,7 +114,7 @@ def top_command(
             count = None if count is None else count - 1
 
 
-def sample(monitor: Monitor) -> Sample:
+def sample(monitor: Monitor) -> MetricsSample:
     """A page of now.
 
     Raises:
@@ -141,7 +141,7 @@ def sample(monitor: Monitor) -> Sample:
 
 
 @contextmanager
-def _shown(as_json: bool) -> Iterator[Callable[[View], None]]:
+def _shown(as_json: bool) -> Iterator[Callable[[TopView], None]]:
     """How each view is shown: an object, a screen, or a block of lines."""
     if as_json:
         yield lambda view: print(in_json(view.fields()), flush=True)
@@ -160,7 +160,7 @@ def _shown(as_json: bool) -> Iterator[Callable[[View], None]]:
         yield lambda view: live.update(_screen(view, shutil.get_terminal_size().lines), refresh=True)
 
 
-def text_of(view: View) -> str:
+def text_of(view: TopView) -> str:
     """The block of lines."""
     parts = [_head(view)]
     for table in tables(view, _PLAIN_ROWS, len(view.processes)):
@@ -178,7 +178,7 @@ def text_of(view: View) -> str:
     return "\n".join(parts)
 
 
-def tables(view: View, rows: int, process_rows: int) -> list[Table]:
+def tables(view: TopView, rows: int, process_rows: int) -> list[Table]:
     """Topics, groups and processes, at most so many rows of the first two, and of the last."""
     topics = [
         (
@@ -235,7 +235,7 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def _head(view: View) -> str:
+def _head(view: TopView) -> str:
     groups = "" if view.groups_known else "; groups are not known now"
     produces, fetches = (view.requests_rate.get(kind, 0.0) for kind in ("produce", "fetch"))
     return (
@@ -246,7 +246,7 @@ def _head(view: View) -> str:
     )
 
 
-def _screen(view: View, lines: int) -> Group:
+def _screen(view: TopView, lines: int) -> Group:
     """The same for a terminal of so many lines."""
     from rich.console import Group
     from rich.table import Table as RichTable

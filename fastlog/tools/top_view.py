@@ -15,7 +15,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricsSample:
     """The numbers of a page, by name and labels, and when it was asked for, in seconds."""
 
     at: float
@@ -40,7 +40,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Topic:
+class TopicRates:
     """A topic of the broker; rates are by second."""
 
     topic: str
@@ -52,7 +52,7 @@ class Topic:
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupLag:
     """How far a group is behind in a topic: records, of a topic of 0.7 bytes."""
 
     group: str
@@ -63,7 +63,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessLoad:
     """A process of the broker; ``busy`` is a share, None where it is not measured."""
 
     process: str
@@ -74,7 +74,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class View:
+class TopView:
     """All of it, the busiest topics and the groups that are furthest behind first."""
 
     messages_rate: float
@@ -86,16 +86,16 @@ class View:
     connections: int
     unflushed: int
     groups_known: bool
-    topics: tuple[Topic, ...]
-    groups: tuple[Group, ...]
-    processes: tuple[Process, ...]
+    topics: tuple[TopicRates, ...]
+    groups: tuple[GroupLag, ...]
+    processes: tuple[ProcessLoad, ...]
 
     def fields(self) -> dict[str, Any]:
         """The object of ``--json``."""
         return asdict(self)
 
 
-def parse(page: str, at: float) -> Sample:
+def parse(page: str, at: float) -> MetricsSample:
     """Read a page in Prometheus's text; lines that are no samples are passed over."""
     values: dict[str, dict[Labels, float]] = {}
     for line in page.splitlines():
@@ -107,17 +107,17 @@ def parse(page: str, at: float) -> Sample:
             values.setdefault(found[1], {})[labels] = float(found[3])
         except ValueError:
             continue
-    return Sample(at, values)
+    return MetricsSample(at, values)
 
 
-def between(before: Sample, now: Sample) -> View:
+def between(before: MetricsSample, now: MetricsSample) -> TopView:
     """What there is now, and the rates since ``before``."""
     seconds = max(now.at - before.at, 1e-3)
 
     def rate(name: str) -> float:
         return sum(_grown(before.of(name).get(labels, 0.0), value) for labels, value in now.of(name).items()) / seconds
 
-    return View(
+    return TopView(
         messages_rate=rate("fastlog_partition_appended_messages_total"),
         bytes_in_rate=rate("fastlog_received_bytes_total"),
         bytes_out_rate=rate("fastlog_sent_bytes_total"),
@@ -132,13 +132,13 @@ def between(before: Sample, now: Sample) -> View:
     )
 
 
-def _by_kind(before: Sample, now: Sample) -> dict[str, float]:
+def _by_kind(before: MetricsSample, now: MetricsSample) -> dict[str, float]:
     earlier = before.by("fastlog_requests_total", "kind")
     later = now.by("fastlog_requests_total", "kind")
     return {kind: _grown(earlier.get(kind, 0.0), value) for kind, value in later.items()}
 
 
-def _topics(before: Sample, now: Sample, seconds: float) -> Iterator[Topic]:
+def _topics(before: MetricsSample, now: MetricsSample, seconds: float) -> Iterator[TopicRates]:
     names = ("fastlog_partition_appended_messages_total", "fastlog_partition_appended_bytes_total")
     grown: list[dict[str, float]] = []
     for name in names:
@@ -149,7 +149,7 @@ def _topics(before: Sample, now: Sample, seconds: float) -> Iterator[Topic]:
         grown.append(by_topic)
     sizes, unflushed = now.by("kafka_log_log_size", "topic"), now.by("fastlog_partition_unflushed_bytes", "topic")
     for topic, partitions in now.by("kafka_topic_partitions", "topic").items():
-        yield Topic(
+        yield TopicRates(
             topic,
             int(partitions),
             grown[0].get(topic, 0.0) / seconds,
@@ -159,7 +159,7 @@ def _topics(before: Sample, now: Sample, seconds: float) -> Iterator[Topic]:
         )
 
 
-def _groups(before: Sample, now: Sample, seconds: float) -> Iterator[Group]:
+def _groups(before: MetricsSample, now: MetricsSample, seconds: float) -> Iterator[GroupLag]:
     members = now.by("kafka_consumergroup_members", "consumergroup")
     lags = before.of("kafka_consumergroup_lag_sum")
     seen = set()
@@ -168,18 +168,18 @@ def _groups(before: Sample, now: Sample, seconds: float) -> Iterator[Group]:
         group = named["consumergroup"]
         seen.add(group)
         change = (lag - lags.get(labels, lag)) / seconds
-        yield Group(group, named["topic"], int(members.get(group, 0)), int(lag), change)
+        yield GroupLag(group, named["topic"], int(members.get(group, 0)), int(lag), change)
     for group in sorted(set(members) - seen):
-        yield Group(group, "", int(members[group]), 0, 0.0)
+        yield GroupLag(group, "", int(members[group]), 0, 0.0)
 
 
-def _processes(now: Sample) -> Iterator[Process]:
+def _processes(now: MetricsSample) -> Iterator[ProcessLoad]:
     by_name = {
         name: now.by(f"fastlog_process_{name}", "process")
         for name in ("busy_ratio", "connections", "resident_memory_bytes", "restarts_total")
     }
     for process in now.by("fastlog_process_heartbeat_age_seconds", "process"):
-        yield Process(
+        yield ProcessLoad(
             process,
             by_name["busy_ratio"].get(process),
             int(by_name["connections"].get(process, 0)),

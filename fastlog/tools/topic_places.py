@@ -19,7 +19,7 @@ from fastlog.wire import responses
 from fastlog.zkpaths import PartitionId
 
 
-class Place(NamedTuple):
+class PartitionPlace(NamedTuple):
     """One partition that exists."""
 
     partition: PartitionId
@@ -38,7 +38,7 @@ class Site(NamedTuple):
     is_plain: bool
     configured: int
     """How many partitions the topic has there once all of them exist."""
-    places: tuple[Place, ...]
+    places: tuple[PartitionPlace, ...]
     is_of_records: bool = False
     """The topic consists of record batches."""
 
@@ -184,7 +184,7 @@ def _site(
             f"topic {topic!r} cannot be used", meaning_of(described.error), refused.what_to_do, EXIT_USAGE
         )
     places = tuple(
-        Place(PartitionId(metadata.broker_id, item.partition), address, item.log_start, readable_end(item))
+        PartitionPlace(PartitionId(metadata.broker_id, item.partition), address, item.log_start, readable_end(item))
         for item in sorted(described.partitions, key=_number)
     )
     return Site(metadata.broker_id, address, False, described.configured_partitions, places)
@@ -198,15 +198,16 @@ def _of_records(topic: str, asked: Broker, address: Address, broker: int) -> Sit
     with records:
         rows = described_records(records, topic)
     places = [
-        Place(PartitionId(broker, row["partition"]), address, row["log_start"], row["high_watermark"]) for row in rows
+        PartitionPlace(PartitionId(broker, row["partition"]), address, row["log_start"], row["high_watermark"])
+        for row in rows
     ]
     return Site(broker, address, False, len(places), tuple(sorted(places)), True)
 
 
-def _plain_places(topic: str, address: Address, timeout: float, broker: int, count: int) -> list[Place]:
+def _plain_places(topic: str, address: Address, timeout: float, broker: int, count: int) -> list[PartitionPlace]:
     with open_consumer(address, timeout, local="off") as consumer:
         return [
-            Place(PartitionId(broker, number), address, *plain_extent(consumer, topic, number))
+            PartitionPlace(PartitionId(broker, number), address, *plain_extent(consumer, topic, number))
             for number in range(count)
         ]
 

@@ -20,7 +20,7 @@ from fastlog.wire import requests, responses
 
 
 @click.group(
-    cls=options.Group,
+    cls=options.CommandGroup,
     name="topics",
     examples=(
         "fastlog topics list --brokers localhost:9092",

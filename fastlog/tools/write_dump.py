@@ -24,11 +24,11 @@ from fastlog.errors import (
 )
 from fastlog.tools import dump_file, options
 from fastlog.tools.placing import placed
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.record_topics import records_at
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, CommandError
 from fastlog.tools.same_topic import SameTopic
-from fastlog.tools.topic_places import Place, Site, find_topic_sites, open_consumer
+from fastlog.tools.topic_places import PartitionPlace, Site, find_topic_sites, open_consumer
 
 _FETCH_BYTES = 512 * 1024
 _FLUSH_SECONDS = 1.0
@@ -38,8 +38,8 @@ _MOST_FLUSH_SECONDS = 30.0
 class _Source(NamedTuple):
     """A topic, as it is to be dumped."""
 
-    head: dump_file.Head
-    places: list[Place]
+    head: dump_file.TopicHead
+    places: list[PartitionPlace]
     same: SameTopic
 
 
@@ -58,10 +58,10 @@ def dump(
         _source(topic, find_topic_sites(topic, brokers, zookeeper, timeout), timeout, len(topics) - number)
         for number, topic in enumerate(topics, 1)
     ]
-    progress = Progress("dumped", shown=shown)
+    progress = ConsoleProgress("dumped", shown=shown)
     progress.goal = sum(source.head.size for source in sources)
     with _opened(file) as out:
-        writer = dump_file.Writer(out)
+        writer = dump_file.DumpWriter(out)
         for source in sources:
             _write(source, writer, progress, timeout)
     told = []
@@ -73,12 +73,12 @@ def dump(
     progress.summary(f"; offsets by partition: {'; '.join(told)}", found if as_json else None)
 
 
-def _as_object(head: dump_file.Head) -> dict[str, Any]:
+def _as_object(head: dump_file.TopicHead) -> dict[str, Any]:
     partitions = [{**held.partition._asdict(), "start": held.first, "end": held.end} for held in head.partitions]
     return {"topic": head.topic, "partitions": partitions}
 
 
-def _write(source: _Source, writer: dump_file.Writer, progress: Progress, timeout: float) -> None:
+def _write(source: _Source, writer: dump_file.DumpWriter, progress: ConsoleProgress, timeout: float) -> None:
     head = source.head
     writer.begin(head)
     for place, held in zip(source.places, head.partitions, strict=True):
@@ -107,17 +107,18 @@ def _source(topic: str, sites: list[Site], timeout: float, following: int) -> _S
     same = SameTopic(topic, sites, timeout, "nothing was written", "dump it again")
     now_ms = int(time.time() * 1000)
     if not sites[0].is_of_records:
-        held = [dump_file.Held(place.partition, place.start, place.end) for place in places]
-        return _Source(dump_file.Head(topic, now_ms, tuple(held), None, following), places, same)
+        held = [dump_file.DumpedPartition(place.partition, place.start, place.end) for place in places]
+        return _Source(dump_file.TopicHead(topic, now_ms, tuple(held), None, following), places, same)
     held = [
-        dump_file.Held(place.partition, _first_batch(topic, place, timeout), place.end, place.start) for place in places
+        dump_file.DumpedPartition(place.partition, _first_batch(topic, place, timeout), place.end, place.start)
+        for place in places
     ]
     with records_at(options.broker_at(str(sites[0].address), timeout)) as records:
         settings = {name: one.value or "" for name, one in records.settings(topic).items() if one.is_own}
-    return _Source(dump_file.Head(topic, now_ms, tuple(held), settings, following), places, same)
+    return _Source(dump_file.TopicHead(topic, now_ms, tuple(held), settings, following), places, same)
 
 
-def _first_batch(topic: str, place: Place, timeout: float) -> int:
+def _first_batch(topic: str, place: PartitionPlace, timeout: float) -> int:
     """Where the batch begins that the log begins in."""
     if place.start == place.end:
         return place.start
@@ -140,7 +141,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         yield out
 
 
-def _pieces(topic: str, place: Place, timeout: float, same: SameTopic) -> Iterator[tuple[bytes, int, int]]:
+def _pieces(topic: str, place: PartitionPlace, timeout: float, same: SameTopic) -> Iterator[tuple[bytes, int, int]]:
     """The bytes of a partition, whole entries of the log at a time; how many messages they are, and where they end.
 
     What is compressed counts as one message where it is one of Kafka 0.7.
@@ -181,7 +182,7 @@ def _count(found: MessageSet, data: bytes) -> int:
     return scan_batches(data).records if isinstance(found, RecordSet) else scan(data).count
 
 
-def _explained(topic: str, place: Place, offset: int, error: FastlogError) -> CommandError:
+def _explained(topic: str, place: PartitionPlace, offset: int, error: FastlogError) -> CommandError:
     damaged = isinstance(error, InvalidMessageError | InvalidFetchSizeError | MessageTooLargeError)
     what_to_do = "run it again: retention removed what was read"
     if damaged:

@@ -28,7 +28,7 @@ _LOCK_NAME = "lock"
 
 
 @click.group(
-    cls=options.Group,
+    cls=options.CommandGroup,
     name="zookeeper",
     lazy={
         "ls": ("fastlog.tools.zookeeper_look", "ls_command", "List the nodes below a path."),

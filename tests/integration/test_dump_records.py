@@ -20,7 +20,7 @@ from fastlog.client.records import EARLIEST, LATEST, RecordBroker
 from fastlog.errors import TransportError
 from fastlog.record_batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Record, batches, build
 from fastlog.testing import RunningBroker
-from fastlog.tools.dump_file import Reader
+from fastlog.tools.dump_file import DumpReader
 from fastlog.tools.record_appending import storable
 from tests.harness.broker import ROOT, wait_until
 from tests.harness.command_line import Commands
@@ -187,7 +187,7 @@ def test_the_whole_comes_through_a_pipe_under_another_name(source: RunningBroker
 def pieces_of(file: Path) -> list[tuple[int, int, int]]:
     """Of the first topic: where each piece ends in the file, its partition, and the offset behind it."""
     with file.open("rb") as source:
-        reader = Reader(str(file), source)
+        reader = DumpReader(str(file), source)
         return [
             (reader._position, piece.partition.partition, reader.head.next_offset(piece.offset, piece.data))
             for piece in reader.pieces()
@@ -300,7 +300,7 @@ def test_who_else_appends_is_noticed(source: RunningBroker, dumped: Path, where:
     cuts = [cut for cut in pieces_of(dumped) if cut[1] == 0]
     position, partition, end = cuts[-1 if where == "behind the last" else 0]
     with dumped.open("rb") as file:
-        later = next(piece for piece in Reader("", file).pieces() if piece.partition.partition == 1)
+        later = next(piece for piece in DumpReader("", file).pieces() if piece.partition.partition == 1)
     count = next(storable(later.data)).records if where == "before a piece" else 3
     with testing.broker() as other, loading(other, data[:position], partition, end) as process:
         produce(other, "mixed", 1 if where == "before a piece" else 0, "none", count)

@@ -77,7 +77,7 @@ def test_with_kafka_python(small: None, tmp_path: Path, monkeypatch: pytest.Monk
     assert said[2].startswith("1000 messages as they were sent")
 
 
-class Liar(selftest.Kafka07):
+class Liar(selftest.Kafka07Client):
     """Says of each batch before the last that it is stored, and sends the others."""
 
     def write(self, address: str, numbers: range, acknowledged: Callable[[int], object]) -> None:
@@ -85,7 +85,7 @@ class Liar(selftest.Kafka07):
         acknowledged(numbers[-1])
 
 
-class Silent(selftest.Kafka07):
+class Silent(selftest.Kafka07Client):
     """Is never answered once the first messages are there."""
 
     def write(self, address: str, numbers: range, acknowledged: Callable[[int], object]) -> None:
@@ -93,7 +93,7 @@ class Silent(selftest.Kafka07):
             super().write(address, numbers, acknowledged)
 
 
-class Broken(selftest.Kafka07):
+class Broken(selftest.Kafka07Client):
     """Gives up when the broker is killed."""
 
     def write(self, address: str, numbers: range, acknowledged: Callable[[int], object]) -> None:
@@ -118,11 +118,11 @@ def test_it_fails_and_keeps_the_files(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    client: type[selftest.Kafka07],
+    client: type[selftest.Kafka07Client],
     step: str,
     says: str,
 ) -> None:
-    monkeypatch.setattr(selftest, "Kafka07", client)
+    monkeypatch.setattr(selftest, "Kafka07Client", client)
     if client is Silent:
         monkeypatch.setattr(selftest, "PATIENCE_SECONDS", 2.0)
     monkeypatch.setattr(selftest, "today_client", lambda: [])

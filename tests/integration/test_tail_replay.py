@@ -143,11 +143,11 @@ def test_the_pace_is_that_of_the_envelopes(
             slept.append(seconds)
             now[0] += seconds
 
-    def send(self: replay_module.Target, source: int, payloads: list[bytes]) -> None:
+    def send(self: replay_module.CopyTarget, source: int, payloads: list[bytes]) -> None:
         sent.append((now[0] - 1000.0, payloads))
 
     monkeypatch.setattr(replay_module, "time", Clock)
-    monkeypatch.setattr(replay_module.Target, "send", send)
+    monkeypatch.setattr(replay_module.CopyTarget, "send", send)
     common = ("replay", "--input-topic", topic, "--output-topic", f"{topic}-again", "--times", "envelope")
     ran = tools(*common, "--speed", "10x")
     assert ran.code == 0 and "times: by envelope, 10x" in ran.err and "1 had no envelope" in ran.err

@@ -15,7 +15,7 @@ from rich.console import Console
 import fastlog
 from fastlog.testing import broker
 from fastlog.tools import top
-from fastlog.tools.top_view import Group, Process, Sample, Topic, between, parse
+from fastlog.tools.top_view import GroupLag, MetricsSample, ProcessLoad, TopicRates, between, parse
 from tests.harness.command_line import Commands
 
 PAGE = """# HELP fastlog_partition_appended_messages_total Messages.
@@ -51,7 +51,7 @@ broken_sample{x="y"} much
 """
 
 
-def changed(**values: float) -> Sample:
+def changed(**values: float) -> MetricsSample:
     """The page two seconds earlier, with other numbers by name, of the series that come first."""
     now = parse(PAGE, 8.0)
     found = {name: dict(series) for name, series in now.values.items()}
@@ -83,11 +83,11 @@ def test_rates_are_of_what_came_since() -> None:
         ),
         now,
     )
-    assert view.topics == (Topic("logs", 2, 30.0, 1024.0, 6000, 11), Topic('a}b\\c"d', 1, 0.0, 0.0, 0, 0))
-    assert view.groups == (Group("g", "logs", 3, 50, -10.0), Group("idle", "", 0, 0, 0.0))
+    assert view.topics == (TopicRates("logs", 2, 30.0, 1024.0, 6000, 11), TopicRates('a}b\\c"d', 1, 0.0, 0.0, 0, 0))
+    assert view.groups == (GroupLag("g", "logs", 3, 50, -10.0), GroupLag("idle", "", 0, 0, 0.0))
     assert view.processes == (
-        Process("keeper", None, 0, 2097152, 2),
-        Process("processor-0", 0.25, 5, 0, 0),
+        ProcessLoad("keeper", None, 0, 2097152, 2),
+        ProcessLoad("processor-0", 0.25, 5, 0, 0),
     )
     assert (view.messages_rate, view.bytes_in_rate, view.bytes_out_rate) == (30.0, 512.0, 512.0)
     assert dict(view.requests_rate) == {"produce": 3.0, "fetch": 0.0} and view.failed_rate == 2.0
@@ -98,7 +98,7 @@ def test_what_began_anew_counts_from_zero() -> None:
     """A counter that fell, and one that was not there before."""
     view = between(changed(fastlog_partition_appended_messages_total=1000.0), parse(PAGE, 10.0))
     assert {item.topic: item.messages_rate for item in view.topics} == {"logs": 50.0, 'a}b\\c"d': 0.0}
-    assert between(Sample(8.0, {}), parse(PAGE, 10.0)).messages_rate == 1107 / 2
+    assert between(MetricsSample(8.0, {}), parse(PAGE, 10.0)).messages_rate == 1107 / 2
     assert between(parse(PAGE, 10.0), parse(PAGE, 10.0)).messages_rate == 0.0  # and no division by zero
 
 
@@ -109,7 +109,7 @@ def test_the_busiest_and_the_furthest_behind_come_first() -> None:
         lines.append(f'fastlog_partition_appended_bytes_total{{topic="{topic}"}} {count}')
     for group, count in (("x", 1), ("z", 7), ("y", 7)):
         lines.append(f'kafka_consumergroup_lag_sum{{consumergroup="{group}",topic="t"}} {count}')
-    view = between(Sample(0.0, {}), parse("\n".join(lines), 1.0))
+    view = between(MetricsSample(0.0, {}), parse("\n".join(lines), 1.0))
     assert [item.topic for item in view.topics] == ["b", "a", "c"]
     assert [item.group for item in view.groups] == ["y", "z", "x"]
 

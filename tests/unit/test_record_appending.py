@@ -17,7 +17,7 @@ from fastlog.errors import TransportError
 from fastlog.record_batches import CONTROL, TRANSACTIONAL, BatchHeader, Record, build
 from fastlog.tools import options, record_appending
 from fastlog.tools.appending import OtherBytesError
-from fastlog.tools.record_appending import Batch, RecordAppender, storable
+from fastlog.tools.record_appending import RecordAppender, StorableBatch, storable
 
 PLACE = "t", 3
 OUT_OF_PLACE, INVALID_RECORD = 45, 87
@@ -149,7 +149,7 @@ def batch(offset: int, *values: bytes, **options: int) -> bytes:
     return build([Record(None, value, 5) for value in values], base_offset=offset, **options)
 
 
-def batches(count: int) -> list[Batch]:
+def batches(count: int) -> list[StorableBatch]:
     """Of one record each, from offset 0 on."""
     return list(storable(b"".join(batch(number, b"%d" % number) for number in range(count))))
 

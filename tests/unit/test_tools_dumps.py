@@ -31,10 +31,10 @@ from fastlog.errors import (
 from fastlog.record_batches import Record, build
 from fastlog.tools import append_dump, dump_file, options, write_dump
 from fastlog.tools.append_dump import MessageDump, RecordDump
-from fastlog.tools.dump_file import Head, Held, Piece, Reader, Writer
-from fastlog.tools.progress import Progress
+from fastlog.tools.dump_file import DumpedPartition, DumpPiece, DumpReader, DumpWriter, TopicHead
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, EXIT_USAGE, CommandError
-from fastlog.tools.topic_places import Place, Site
+from fastlog.tools.topic_places import PartitionPlace, Site
 from fastlog.zkpaths import PartitionId
 
 ADDRESS = Address("h", 7)
@@ -145,7 +145,7 @@ def records(offset: int, data: bytes) -> RecordSet:
     return RecordSet("t", 0, offset, memoryview(data))
 
 
-def read(place: Place, same: Same) -> list[tuple[bytes, int, int]]:
+def read(place: PartitionPlace, same: Same) -> list[tuple[bytes, int, int]]:
     return list(write_dump._pieces("t", place, TIMEOUT, same))  # type: ignore[arg-type]
 
 
@@ -154,7 +154,7 @@ SIZE = len(message.encode_set([b"a"]))
 
 def test_messages_are_read_up_to_where_the_partition_ended(source: Source, same: Same) -> None:
     source.answers = [messages(5, b"a", b"b", tail=b"\0\0"), messages(5 + 2 * SIZE, b"c", b"d")]
-    place = Place(ONE, ADDRESS, 5, 5 + 3 * SIZE)
+    place = PartitionPlace(ONE, ADDRESS, 5, 5 + 3 * SIZE)
     found = read(place, same)
     assert found == [
         (message.encode_set([b"a", b"b"]), 2, 5 + 2 * SIZE),
@@ -162,7 +162,7 @@ def test_messages_are_read_up_to_where_the_partition_ended(source: Source, same:
     ]
     assert [asked[:3] for asked in source.asked] == [("t", 0, 5), ("t", 0, 5 + 2 * SIZE)]
     assert {asked[3] for asked in source.asked} == {512 * 1024}
-    assert read(Place(ONE, ADDRESS, 5, 5), same) == []
+    assert read(PartitionPlace(ONE, ADDRESS, 5, 5), same) == []
     assert len(source.asked) == 2 and source.open == 0
 
 
@@ -170,7 +170,7 @@ def test_records_come_in_whole_batches(source: Source, same: Same) -> None:
     """Their number is that of the records, not of the batches."""
     first, second = batch(5, b"a", b"b"), batch(7, b"c")
     source.answers = [records(5, first + second[:30]), records(7, second + batch(8, b"d"))]
-    assert read(Place(ONE, ADDRESS, 5, 8), same) == [(first, 2, 7), (second, 1, 8)]
+    assert read(PartitionPlace(ONE, ADDRESS, 5, 8), same) == [(first, 2, 7), (second, 1, 8)]
 
 
 def test_a_broker_that_is_away_is_waited_for(source: Source, same: Same, clock: Clock) -> None:
@@ -182,11 +182,11 @@ def test_a_broker_that_is_away_is_waited_for(source: Source, same: Same, clock: 
 
     for number in range(4):
         source.answers += [later, messages(number * SIZE, b"a")]
-    assert len(read(Place(ONE, ADDRESS, 0, 4 * SIZE), same)) == 4
+    assert len(read(PartitionPlace(ONE, ADDRESS, 0, 4 * SIZE), same)) == 4
     source.answers = [TransportError("away") for _ in range(1000)]
     began = clock.now
     with pytest.raises(TransportError, match="away"):
-        read(Place(ONE, ADDRESS, 0, 5), same)
+        read(PartitionPlace(ONE, ADDRESS, 0, 5), same)
     assert SECONDS - 2 < clock.now - began <= SECONDS
     assert same.asked == 0
 
@@ -202,19 +202,19 @@ def test_an_end_that_does_not_become_visible_is_said(source: Source, same: Same,
         return found
 
     source.answers = [nothing, messages(0, b"a"), nothing, messages(SIZE, b"a")]
-    assert len(read(Place(ONE, ADDRESS, 0, 2 * SIZE), same)) == 2
+    assert len(read(PartitionPlace(ONE, ADDRESS, 0, 2 * SIZE), same)) == 2
     assert same.asked == 2
     passed[0] = SECONDS + 1
     source.answers = [messages(0, b"a"), nothing]
     with pytest.raises(CommandError) as found:
-        read(Place(ONE, ADDRESS, 0, 2 * SIZE), same)
+        read(PartitionPlace(ONE, ADDRESS, 0, 2 * SIZE), same)
     what, why, what_to_do = refused(found)
     assert what == f"t, partition 4-0 ends at {SIZE}, before offset {2 * SIZE}"
     assert "not visible" in why and "topics describe t" in what_to_do
     same.is_gone = True
     source.answers = [nothing]
     with pytest.raises(CommandError, match="gone"):
-        read(Place(ONE, ADDRESS, 0, 2 * SIZE), same)
+        read(PartitionPlace(ONE, ADDRESS, 0, 2 * SIZE), same)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_what_cannot_be_read_is_said(
     source: Source, same: Same, error: FastlogError, code: int, what_to_do: str
 ) -> None:
     """Unless the topic is another one now, which is the reason then."""
-    place = Place(ONE, ADDRESS, 0, 100)
+    place = PartitionPlace(ONE, ADDRESS, 0, 100)
     source.answers = [messages(0, b"a"), error]
     with pytest.raises(CommandError) as found:
         read(place, same)
@@ -252,9 +252,9 @@ def test_what_cannot_be_read_is_said(
 def test_where_the_first_batch_begins(source: Source) -> None:
     """A log may begin inside of it."""
     source.answers = [records(6, batch(5, b"a", b"b")), records(6, b"")]
-    assert write_dump._first_batch("t", Place(ONE, ADDRESS, 6, 7), TIMEOUT) == 5
-    assert write_dump._first_batch("t", Place(ONE, ADDRESS, 6, 7), TIMEOUT) == 6
-    assert write_dump._first_batch("t", Place(ONE, ADDRESS, 6, 6), TIMEOUT) == 6
+    assert write_dump._first_batch("t", PartitionPlace(ONE, ADDRESS, 6, 7), TIMEOUT) == 5
+    assert write_dump._first_batch("t", PartitionPlace(ONE, ADDRESS, 6, 7), TIMEOUT) == 6
+    assert write_dump._first_batch("t", PartitionPlace(ONE, ADDRESS, 6, 6), TIMEOUT) == 6
     assert source.asked == [("t", 0, 6, 1)] * 2 and source.open == 0
 
 
@@ -302,8 +302,10 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Settings:
 def two_topics(monkeypatch: pytest.MonkeyPatch, source: Source, same: Same, broker: Settings) -> None:
     """``messages`` of Kafka 0.7, and ``records``, of which the first one is deleted."""
     sites = {
-        "messages": Site(4, ADDRESS, False, 1, (Place(ONE, ADDRESS, 0, SIZE),), False),
-        "records": Site(4, ADDRESS, False, 2, (Place(ONE, ADDRESS, 6, 7), Place(TWO, ADDRESS, 3, 3)), True),
+        "messages": Site(4, ADDRESS, False, 1, (PartitionPlace(ONE, ADDRESS, 0, SIZE),), False),
+        "records": Site(
+            4, ADDRESS, False, 2, (PartitionPlace(ONE, ADDRESS, 6, 7), PartitionPlace(TWO, ADDRESS, 3, 3)), True
+        ),
     }
 
     def found(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Site]:
@@ -315,8 +317,13 @@ def two_topics(monkeypatch: pytest.MonkeyPatch, source: Source, same: Same, brok
 
 
 HEADS = [
-    Head("messages", 1_700_000_000_250, (Held(ONE, 0, SIZE),), None, 1),
-    Head("records", 1_700_000_000_250, (Held(ONE, 5, 7, 6), Held(TWO, 3, 3, 3)), {"own": "5", "nothing": ""}),
+    TopicHead("messages", 1_700_000_000_250, (DumpedPartition(ONE, 0, SIZE),), None, 1),
+    TopicHead(
+        "records",
+        1_700_000_000_250,
+        (DumpedPartition(ONE, 5, 7, 6), DumpedPartition(TWO, 3, 3, 3)),
+        {"own": "5", "nothing": ""},
+    ),
 ]
 BOTH = batch(5, b"a", b"b")
 
@@ -325,8 +332,8 @@ def dump(*topics: str, file: Path | str, as_json: bool = False) -> None:
     write_dump.dump(topics, Path(file), "h:7", None, TIMEOUT, shown=False, as_json=as_json)
 
 
-def pieces_in(data: bytes) -> list[tuple[Head, list[Piece]]]:
-    reader = Reader("file", io.BytesIO(data))
+def pieces_in(data: bytes) -> list[tuple[TopicHead, list[DumpPiece]]]:
+    reader = DumpReader("file", io.BytesIO(data))
     found = [(reader.head, list(reader.pieces()))]
     while reader.goes_on():
         found.append((reader.head, list(reader.pieces())))
@@ -341,8 +348,8 @@ def test_topics_are_written_one_behind_the_other(
     source.answers = [records(6, BOTH), messages(0, b"a"), records(5, BOTH)]
     dump("messages", "records", file=file, as_json=True)
     assert pieces_in(file.read_bytes()) == [
-        (HEADS[0], [Piece(ONE, 0, message.encode_set([b"a"]))]),
-        (HEADS[1], [Piece(ONE, 5, BOTH)]),
+        (HEADS[0], [DumpPiece(ONE, 0, message.encode_set([b"a"]))]),
+        (HEADS[1], [DumpPiece(ONE, 5, BOTH)]),
     ]
     assert same.asked == 2
     out, err = capsys.readouterr()
@@ -375,9 +382,9 @@ def test_one_topic_is_shown_without_its_name(
 @pytest.mark.usefixtures("two_topics")
 def test_how_far_it_is(source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In offsets, over all topics."""
-    made: list[Progress] = []
+    made: list[ConsoleProgress] = []
     monkeypatch.setattr(
-        write_dump, "Progress", lambda *given, **named: made.append(Progress(*given, **named)) or made[0]
+        write_dump, "ConsoleProgress", lambda *given, **named: made.append(ConsoleProgress(*given, **named)) or made[0]
     )
     source.answers = [records(6, BOTH), messages(0, b"a"), records(5, BOTH)]
     dump("messages", "records", file=tmp_path / "file")
@@ -434,21 +441,21 @@ class Appender:
         self.closed = True
 
 
-MESSAGES = Head("t", 1, (Held(ONE, 100, 100 + 4 * SIZE), Held(TWO, 7, 7)))
+MESSAGES = TopicHead("t", 1, (DumpedPartition(ONE, 100, 100 + 4 * SIZE), DumpedPartition(TWO, 7, 7)))
 MESSAGE_PIECES = [
-    Piece(ONE, 100, message.encode_set([b"a", b"b"])),
-    Piece(ONE, 100 + 2 * SIZE, message.encode_set([b"c", b"d"])),
+    DumpPiece(ONE, 100, message.encode_set([b"a", b"b"])),
+    DumpPiece(ONE, 100 + 2 * SIZE, message.encode_set([b"c", b"d"])),
 ]
-RECORDS = Head("t", 1, (Held(ONE, 5, 10, 6), Held(TWO, 7, 7, 7)), SETTINGS)
+RECORDS = TopicHead("t", 1, (DumpedPartition(ONE, 5, 10, 6), DumpedPartition(TWO, 7, 7, 7)), SETTINGS)
 RECORD_PIECES = [
-    Piece(ONE, 5, batch(5, b"a", b"b") + batch(7, b"c")),
-    Piece(ONE, 8, batch(8, b"d", b"e")),
+    DumpPiece(ONE, 5, batch(5, b"a", b"b") + batch(7, b"c")),
+    DumpPiece(ONE, 8, batch(8, b"d", b"e")),
 ]
 
 
-def in_file(*topics: tuple[Head, list[Piece]]) -> bytes:
+def in_file(*topics: tuple[TopicHead, list[DumpPiece]]) -> bytes:
     out = io.BytesIO()
-    writer = Writer(out)
+    writer = DumpWriter(out)
     for number, (head, pieces) in enumerate(topics, 1):
         writer.begin(head._replace(following=len(topics) - number))
         for piece in pieces:
@@ -457,10 +464,10 @@ def in_file(*topics: tuple[Head, list[Piece]]) -> bytes:
     return out.getvalue()
 
 
-def of(kind: Any, head: Head, pieces: list[Piece], *, resume: bool = False) -> Any:
+def of(kind: Any, head: TopicHead, pieces: list[DumpPiece], *, resume: bool = False) -> Any:
     """What loads them, not prepared."""
-    reader = Reader("file", io.BytesIO(in_file((head, pieces))))
-    return kind("t", reader, resume, TIMEOUT, Progress("loaded", shown=False))
+    reader = DumpReader("file", io.BytesIO(in_file((head, pieces))))
+    return kind("t", reader, resume, TIMEOUT, ConsoleProgress("loaded", shown=False))
 
 
 def appending(loading: Any, end: int, other_end: int, **options: bool) -> tuple[Appender, Appender]:
@@ -521,7 +528,7 @@ def test_of_records_only_batches_that_are_not_there_are_appended(
         (RecordDump, RECORDS, RECORD_PIECES, 7, "from offset 5 on the log holds other records"),
     ],
 )
-def test_other_bytes_stop_it(kind: Any, head: Head, pieces: list[Piece], end: int, said: str) -> None:
+def test_other_bytes_stop_it(kind: Any, head: TopicHead, pieces: list[DumpPiece], end: int, said: str) -> None:
     """And say where; what is open is closed."""
     loading = of(kind, head, pieces, resume=True)
     first, second = appending(loading, end, 0, holds=False)
@@ -552,20 +559,20 @@ def test_what_fails_at_the_end_is_said_of_its_partition(monkeypatch: pytest.Monk
         loading.run()
 
 
-def site(*places: Place, of_records: bool, is_plain: bool = False) -> Site:
+def site(*places: PartitionPlace, of_records: bool, is_plain: bool = False) -> Site:
     return Site(4, ADDRESS, is_plain, len(places), places, of_records)
 
 
-class Prepared(list[Place]):
+class Prepared(list[PartitionPlace]):
     """The places that appenders are made for, in the order of the file."""
 
-    made: dict[int, Held] | None = None
+    made: dict[int, DumpedPartition] | None = None
 
 
 def prepared(loading: Any, monkeypatch: pytest.MonkeyPatch, *sites: Site) -> Prepared:
     found = Prepared()
 
-    def create(site: Site, partitions: dict[int, Held]) -> None:
+    def create(site: Site, partitions: dict[int, DumpedPartition]) -> None:
         found.made = partitions
 
     monkeypatch.setattr(loading, "_create", create)
@@ -576,17 +583,17 @@ def prepared(loading: Any, monkeypatch: pytest.MonkeyPatch, *sites: Site) -> Pre
 
 @pytest.mark.parametrize(("kind", "head", "ends"), [(MessageDump, MESSAGES, (0, 0)), (RecordDump, RECORDS, (5, 7))])
 def test_what_is_not_there_is_made(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, head: Head, ends: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, kind: Any, head: TopicHead, ends: tuple[int, int]
 ) -> None:
     """Where the first one is there, and where both are, which are used as they are."""
-    there = [Place(one, ADDRESS, end, end) for one, end in zip((ONE, TWO), ends, strict=True)]
+    there = [PartitionPlace(one, ADDRESS, end, end) for one, end in zip((ONE, TWO), ends, strict=True)]
     for count in (0, 1, 2, 3):
-        places = [*there, Place(PartitionId(4, 2), ADDRESS, 0, 0)][:count]
+        places = [*there, PartitionPlace(PartitionId(4, 2), ADDRESS, 0, 0)][:count]
         one = site(*places, of_records=kind.is_of_records)
         found = prepared(of(kind, head, []), monkeypatch, one)
         assert found.made == (None if count > 1 else {0: head.partitions[0], 1: head.partitions[1]})
         assert found == there
-    other = Place(TWO, Address("other", 1), ends[1], ends[1])
+    other = PartitionPlace(TWO, Address("other", 1), ends[1], ends[1])
     assert prepared(of(kind, head, []), monkeypatch, site(there[0], other, of_records=kind.is_of_records))[1] is other
 
 
@@ -602,7 +609,7 @@ def test_what_is_not_there_is_made(
 )
 def test_a_log_of_messages_has_to_be_empty(monkeypatch: pytest.MonkeyPatch, start: int, end: int, said: str) -> None:
     """Or, with --resume, no longer than that of the file, and from its beginning on."""
-    one = site(Place(ONE, ADDRESS, start, end), Place(TWO, ADDRESS, 0, 0), of_records=False)
+    one = site(PartitionPlace(ONE, ADDRESS, start, end), PartitionPlace(TWO, ADDRESS, 0, 0), of_records=False)
     if said:
         with pytest.raises(CommandError, match=f"is not empty: {said}"):
             prepared(of(MessageDump, MESSAGES, []), monkeypatch, one)
@@ -634,14 +641,14 @@ def test_a_log_of_records_has_to_begin_where_that_of_the_file_does(
     monkeypatch: pytest.MonkeyPatch, start: int, end: int, is_empty: bool, fits: bool
 ) -> None:
     """In a batch, or at its first record that could be read."""
-    one = site(Place(ONE, ADDRESS, start, end), Place(TWO, ADDRESS, 7, 7), of_records=True)
+    one = site(PartitionPlace(ONE, ADDRESS, start, end), PartitionPlace(TWO, ADDRESS, 7, 7), of_records=True)
     if not is_empty:
         with pytest.raises(CommandError, match=f"is not empty: it ends at offset {end}"):
             prepared(of(RecordDump, RECORDS, []), monkeypatch, one)
     for resume in (True, False) if is_empty else (True,):
         loading = of(RecordDump, RECORDS, [], resume=resume)
         if fits:
-            assert prepared(loading, monkeypatch, one)[0] == Place(ONE, ADDRESS, start, end)
+            assert prepared(loading, monkeypatch, one)[0] == PartitionPlace(ONE, ADDRESS, start, end)
             continue
         with pytest.raises(CommandError, match="cannot become that of the file") as found:
             prepared(loading, monkeypatch, one)
@@ -650,7 +657,7 @@ def test_a_log_of_records_has_to_begin_where_that_of_the_file_does(
 
 def test_what_cannot_be_loaded_into(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker of plain Kafka 0.7, and a topic of the other kind; one without partitions is of neither."""
-    place = Place(ONE, ADDRESS, 0, 0)
+    place = PartitionPlace(ONE, ADDRESS, 0, 0)
     with pytest.raises(CommandError, match="cannot be loaded into") as found:
         prepared(of(MessageDump, MESSAGES, []), monkeypatch, site(place, of_records=False, is_plain=True))
     assert found.value.exit_code == EXIT_USAGE
@@ -671,14 +678,14 @@ def test_a_topic_of_records_is_made_as_it_was(broker: Settings) -> None:
     loading._create(empty, {0: RECORDS.partitions[0], 2: RECORDS.partitions[1]})
     assert broker.made == [("t", 3, {**SETTINGS, "fastlog.first.offsets": "5,0,7"})]
     loading = of(RecordDump, RECORDS._replace(settings={}), [])
-    loading._create(empty, {0: Held(ONE, 0, 5, 0), 1: Held(TWO, 0, 5, 3)})
+    loading._create(empty, {0: DumpedPartition(ONE, 0, 5, 0), 1: DumpedPartition(TWO, 0, 5, 3)})
     assert broker.made[1:] == [("t", 2, {})] and broker.open == 0
     broker.refuses = RecordsError("no", 40)
     with pytest.raises(CommandError) as found:
         loading._create(empty, {0: RECORDS.partitions[0]})
     assert refused(found)[:2] == (f"t was not made with 1 partitions on {ADDRESS}; nothing was loaded", "no")
     with pytest.raises(CommandError, match="it has 1 already"):
-        loading._create(site(Place(ONE, ADDRESS, 0, 0), of_records=True), {1: RECORDS.partitions[0]})
+        loading._create(site(PartitionPlace(ONE, ADDRESS, 0, 0), of_records=True), {1: RECORDS.partitions[0]})
 
 
 class Connection:
@@ -718,15 +725,15 @@ def test_a_topic_of_messages_is_made(monkeypatch: pytest.MonkeyPatch, error: int
 
 
 @pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, list[Piece]]]:
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, list[DumpPiece]]]:
     """What each topic of a file is loaded as, by which kind, and its pieces."""
-    found: list[tuple[str, str, list[Piece]]] = []
+    found: list[tuple[str, str, list[DumpPiece]]] = []
 
     class Loading:
         kind = ""
 
         def __init__(
-            self, topic: str, reader: dump_file.Reader, resume: bool, timeout: float, progress: Progress
+            self, topic: str, reader: dump_file.DumpReader, resume: bool, timeout: float, progress: ConsoleProgress
         ) -> None:
             assert (resume, timeout) == (True, TIMEOUT)
             self._reader = reader

@@ -16,7 +16,7 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.record_batches import Record, build
 from fastlog.tools import dump_file, offset_files
 from fastlog.tools.append_dump import assigned
-from fastlog.tools.dump_file import Head, Held, Piece, Reader, Writer
+from fastlog.tools.dump_file import DumpedPartition, DumpPiece, DumpReader, DumpWriter, TopicHead
 from fastlog.tools.offset_files import Kept
 from fastlog.tools.placing import placed
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_USAGE, CommandError
@@ -153,8 +153,12 @@ def test_lines_that_contradict_each_other_and_nodes_that_vanished() -> None:
 # -- dumps -------------------------------------------------------------------------------------------------------------
 
 ONE, TWO, EMPTY = PartitionId(0, 0), PartitionId(1, 3), PartitionId(2, 0)
-HEAD = Head("logs", 1_700_000_000_000, (Held(ONE, 100, 110), Held(TWO, 0, 4), Held(EMPTY, 7, 7)))
-PIECES = [Piece(ONE, 100, b"0123"), Piece(TWO, 0, b"abcd"), Piece(ONE, 104, b"456789")]
+HEAD = TopicHead(
+    "logs",
+    1_700_000_000_000,
+    (DumpedPartition(ONE, 100, 110), DumpedPartition(TWO, 0, 4), DumpedPartition(EMPTY, 7, 7)),
+)
+PIECES = [DumpPiece(ONE, 100, b"0123"), DumpPiece(TWO, 0, b"abcd"), DumpPiece(ONE, 104, b"456789")]
 
 
 def batch(offset: int, *values: bytes) -> bytes:
@@ -162,17 +166,19 @@ def batch(offset: int, *values: bytes) -> bytes:
 
 
 SETTINGS = {"retention.ms": "-1"}
-RECORDS = Head("orders", 1_700_000_000_001, (Held(ONE, 3, 8, 4), Held(TWO, 9, 9, 9)), SETTINGS)
-BATCHES = [Piece(ONE, 3, batch(3, b"a", b"b") + batch(5, b"c")), Piece(ONE, 6, batch(6, b"d", b""))]
+RECORDS = TopicHead(
+    "orders", 1_700_000_000_001, (DumpedPartition(ONE, 3, 8, 4), DumpedPartition(TWO, 9, 9, 9)), SETTINGS
+)
+BATCHES = [DumpPiece(ONE, 3, batch(3, b"a", b"b") + batch(5, b"c")), DumpPiece(ONE, 6, batch(6, b"d", b""))]
 
 
-def dumped(head: Head = HEAD, pieces: list[Piece] = PIECES) -> bytes:
+def dumped(head: TopicHead = HEAD, pieces: list[DumpPiece] = PIECES) -> bytes:
     return dumped_all([(head, pieces)])
 
 
-def dumped_all(topics: list[tuple[Head, list[Piece]]]) -> bytes:
+def dumped_all(topics: list[tuple[TopicHead, list[DumpPiece]]]) -> bytes:
     out = io.BytesIO()
-    writer = Writer(out)
+    writer = DumpWriter(out)
     for head, pieces in topics:
         writer.begin(head)
         for piece in pieces:
@@ -181,13 +187,13 @@ def dumped_all(topics: list[tuple[Head, list[Piece]]]) -> bytes:
     return out.getvalue()
 
 
-def read(data: bytes) -> tuple[Head, list[Piece]]:
+def read(data: bytes) -> tuple[TopicHead, list[DumpPiece]]:
     (found,) = read_all(data)
     return found
 
 
-def read_all(data: bytes) -> list[tuple[Head, list[Piece]]]:
-    reader = Reader("file", io.BytesIO(data))
+def read_all(data: bytes) -> list[tuple[TopicHead, list[DumpPiece]]]:
+    reader = DumpReader("file", io.BytesIO(data))
     found = [(reader.head, list(reader.pieces()))]
     while reader.goes_on():
         found.append((reader.head, list(reader.pieces())))
@@ -205,7 +211,7 @@ def damage_of(data: bytes) -> str:
 def test_what_was_written_comes_back() -> None:
     assert read(dumped()) == (HEAD, PIECES)
     assert HEAD.size == 14
-    empty = Head("t", 0, ())
+    empty = TopicHead("t", 0, ())
     assert read(dumped(empty, [])) == (empty, [])
 
 
@@ -242,7 +248,7 @@ def test_topics_that_are_not_as_many_as_was_said() -> None:
 
 def test_batches_that_do_not_follow_each_other() -> None:
     """They are neither written nor read."""
-    out = Writer(io.BytesIO())
+    out = DumpWriter(io.BytesIO())
     out.begin(RECORDS)
     for wrong in (batch(4, b"a"), batch(3, b"a")[:-1], b""):
         with pytest.raises(ValueError, match="no whole batches from offset 3 on"):

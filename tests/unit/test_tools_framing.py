@@ -10,7 +10,7 @@ import pytest
 
 from fastlog._segment import payloads
 from fastlog.tools import lines as lines_module
-from fastlog.tools.lines import LENGTH, Batches, LineBatches, PrefixedBatches
+from fastlog.tools.lines import LENGTH, InputBatches, LineBatches, PrefixedBatches
 from fastlog.tools.report import CommandError
 from tests.harness.command_line import Commands
 from tests.harness.fake_broker import FakeBroker
@@ -34,7 +34,7 @@ def prefixed(messages: list[bytes]) -> bytes:
     return b"".join(LENGTH.pack(len(message)) + message for message in messages)
 
 
-def read(batches: Batches, path: Path) -> list[tuple[int, bytes]]:
+def read(batches: InputBatches, path: Path) -> list[tuple[int, bytes]]:
     """Each message with its number."""
     found: list[tuple[int, bytes]] = []
     with path.open("rb") as file:

@@ -108,16 +108,16 @@ def test_replay_knows_how_far_it_is(
     pace: tuple[str, ...], broker: FakeBroker, run: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any pace, and with a limit: the share grows to the whole."""
-    from fastlog.tools.progress import Progress
+    from fastlog.tools.progress import ConsoleProgress
 
     shares: list[float] = []
-    show = Progress.add
+    show = ConsoleProgress.add
 
-    def look(self: Progress, count: int, size: int) -> None:
+    def look(self: ConsoleProgress, count: int, size: int) -> None:
         show(self, count, size)
         shares.append(self.reached / self.goal)
 
-    monkeypatch.setattr(Progress, "add", look)
+    monkeypatch.setattr(ConsoleProgress, "add", look)
     broker.logs["t", 0] = encode_set([b"message"] * 40)
     assert run("replay", "--input-topic", "t", "--output-topic", "u", *pace).code == 0
     assert shares == sorted(shares) and shares[-1] == 1.0

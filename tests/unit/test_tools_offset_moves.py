@@ -11,7 +11,7 @@ from fastlog.consumer.broker_logs import Extent
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import OffsetOutOfRangeError, TransportError
 from fastlog.tools import offset_moves
-from fastlog.tools.offset_moves import Move, Target, chosen, made, misplaced, refuse_live, settled
+from fastlog.tools.offset_moves import Move, OffsetTarget, chosen, made, misplaced, refuse_live, settled
 from fastlog.tools.report import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
 from fastlog.zkpaths import PartitionId, offset_path
 from tests.harness.fake_session import FakeZooKeeper
@@ -44,19 +44,19 @@ LOGS: Any = Logs()
 @pytest.mark.parametrize(
     ("target", "offset"),
     [
-        (Target("earliest"), 100),
-        (Target("latest"), 200),
-        (Target("time", 99), 100),
-        (Target("time", 100), 100),
-        (Target("time", 150), 150),
-        (Target("time", 200), 200),
-        (Target("time", 201), 200),
-        (Target("offset", 100), 100),
-        (Target("offset", 110), 110),
-        (Target("offset", 200), 200),
+        (OffsetTarget("earliest"), 100),
+        (OffsetTarget("latest"), 200),
+        (OffsetTarget("time", 99), 100),
+        (OffsetTarget("time", 100), 100),
+        (OffsetTarget("time", 150), 150),
+        (OffsetTarget("time", 200), 200),
+        (OffsetTarget("time", 201), 200),
+        (OffsetTarget("offset", 100), 100),
+        (OffsetTarget("offset", 110), 110),
+        (OffsetTarget("offset", 200), 200),
     ],
 )
-def test_where_a_partition_gets(target: Target, offset: int) -> None:
+def test_where_a_partition_gets(target: OffsetTarget, offset: int) -> None:
     assert settled(LOGS, ONE, target) == offset
 
 
@@ -73,7 +73,7 @@ def test_where_a_partition_gets(target: Target, offset: int) -> None:
 def test_where_no_message_begins(offset: int, why: str) -> None:
     assert misplaced(LOGS, ONE, offset) == why
     with pytest.raises(CommandError, match=f"{offset} cannot be an offset of t/0-0") as caught:
-        settled(LOGS, ONE, Target("offset", offset))
+        settled(LOGS, ONE, OffsetTarget("offset", offset))
     assert caught.value.exit_code == EXIT_FAILED
     assert why in str(caught.value)
 
@@ -85,7 +85,7 @@ def test_where_no_message_begins(offset: int, why: str) -> None:
 def test_a_broker_that_does_not_say(error: Exception, code: int) -> None:
     logs: Any = Logs(error)
     with pytest.raises(CommandError, match="Nothing was written") as caught:
-        settled(logs, ONE, Target("latest"))
+        settled(logs, ONE, OffsetTarget("latest"))
     assert caught.value.exit_code == code
 
 

@@ -17,10 +17,10 @@ from fastlog.producer import Crc32Partitioner
 from fastlog.producer.hooks import Delivery
 from fastlog.tools import printing
 from fastlog.tools.deliveries import Deliveries
-from fastlog.tools.keys import Group, KeyedLines, KeyRule
+from fastlog.tools.keys import KeyedLines, KeyRule, LineGroup
 from fastlog.tools.lines import LineBatches
 from fastlog.tools.printing import FORMS, DamageError, Printer
-from fastlog.tools.progress import Progress
+from fastlog.tools.progress import ConsoleProgress
 
 # --- keys ---
 
@@ -74,10 +74,10 @@ def test_keys_follow_a_list_that_changes() -> None:
     """Each batch goes by the partitions that there are then; and lines need not follow one another."""
     places = [(1, 0)]
     keyed = KeyedLines(KeyRule(b"\t", 0, False, True), lambda: tuple(places))
-    assert keyed.sort([b"a\t1"], [1]) == ([Group((1, 0), [b"1"], [1])], None)
+    assert keyed.sort([b"a\t1"], [1]) == ([LineGroup((1, 0), [b"1"], [1])], None)
     places[:] = [(2, 0), (3, 0)]
     expected = places[Crc32Partitioner().partition(b"a", 2)]
-    assert keyed.sort([b"a\t1", b"a\t2"], [1, 7]) == ([Group(expected, [b"1", b"2"], [1, 7])], None)
+    assert keyed.sort([b"a\t1", b"a\t2"], [1, 7]) == ([LineGroup(expected, [b"1", b"2"], [1, 7])], None)
 
 
 def test_lines_without_a_key() -> None:
@@ -85,13 +85,16 @@ def test_lines_without_a_key() -> None:
     lines = [b"a\t1", b"no key", b"b\t2"]
     places = ((0, 0),)
     assert KeyedLines(KeyRule(b"\t", 0, False, True), lambda: places).sort(lines, range(10, 13)) == (
-        [Group((0, 0), [b"1"], [10])],
+        [LineGroup((0, 0), [b"1"], [10])],
         11,
     )
     groups, keyless = KeyedLines(KeyRule(b"\t", 0, False, False), lambda: places).sort(lines, range(10, 13))
     assert keyless is None
-    assert groups == [Group((0, 0), [b"1", b"2"], [10, 12]), Group(None, [b"no key"], [11])]
-    assert KeyedLines(KeyRule(b"\t", 0, False, True), tuple).sort([b"a\t1"], [1]) == ([Group(None, [b"1"], [1])], None)
+    assert groups == [LineGroup((0, 0), [b"1", b"2"], [10, 12]), LineGroup(None, [b"no key"], [11])]
+    assert KeyedLines(KeyRule(b"\t", 0, False, True), tuple).sort([b"a\t1"], [1]) == (
+        [LineGroup(None, [b"1"], [1])],
+        None,
+    )
 
 
 def test_lines_that_become_records_keep_their_keys() -> None:
@@ -104,7 +107,7 @@ def test_lines_that_become_records_keep_their_keys() -> None:
     assert found == {**expected, None: 3}
     assert any(zlib.crc32(key) & 0x7FFFFFFF != zlib.crc32(key) for key in expected)
     keyed = KeyedLines(KeyRule(b"\t", 0, False, True), lambda: (0, 1), of_records=True, has_nulls=True)
-    assert keyed.sort([b"\t1", b"\t", b"none"], range(3), 1) == ([Group(1, [b"1", None], [0, 1], [None, None])], 2)
+    assert keyed.sort([b"\t1", b"\t", b"none"], range(3), 1) == ([LineGroup(1, [b"1", None], [0, 1], [None, None])], 2)
 
 
 # --- numbers of lines ---
@@ -232,7 +235,7 @@ def fetched(data: bytes) -> MessageSet:
 @pytest.mark.parametrize("form", ["text", "offsets"])
 def test_limits_and_positions(out: list[bytes], most: int | None, skip: int, form: str) -> None:
     """So many, from there on; and where to go on is behind what was printed, or the start of its compressed set."""
-    progress = Progress("consumed", shown=False)
+    progress = ConsoleProgress("consumed", shown=False)
     printer = Printer("t", FORMS[form], most, progress)
     printer.skip[4] = skip
     printer.print(fetched(LOG))
@@ -247,7 +250,7 @@ def test_limits_and_positions(out: list[bytes], most: int | None, skip: int, for
 
 def test_forms(out: list[bytes]) -> None:
     for form in ("text", "offsets", "checksum", "json"):
-        Printer("t", FORMS[form], None, Progress("consumed", shown=False)).print(fetched(PLAIN))
+        Printer("t", FORMS[form], None, ConsoleProgress("consumed", shown=False)).print(fetched(PLAIN))
     assert out[0] == b"a\nbb\n" and out[1] == b"4\t0\ta\n4\t11\tbb\n"
     assert out[2] == b"checksum:3904355907\nchecksum:3048086446\n"
     assert out[3].startswith(b'{"topic": "t", "partition": 4, "offset": 0, "next_offset": 11, "payload": "a"')
@@ -256,7 +259,7 @@ def test_forms(out: list[bytes]) -> None:
 def test_what_is_before_damage_is_printed(out: list[bytes]) -> None:
     bad = message.encode_set([b"inside"], codec=2)
     bad = bad[:-1] + bytes([bad[-1] ^ 1])
-    printer = Printer("t", None, None, Progress("consumed", shown=False))
+    printer = Printer("t", None, None, ConsoleProgress("consumed", shown=False))
     with pytest.raises(DamageError) as damage:
         printer.print(fetched(LOG + bad + PLAIN))
     assert b"".join(out) == b"\n".join(SENT) + b"\n"
@@ -270,7 +273,7 @@ def test_a_write_that_is_interrupted_does_not_count(monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(printing, "write_all", interrupted)
-    progress = Progress("consumed", shown=False)
+    progress = ConsoleProgress("consumed", shown=False)
     printer = Printer("t", None, None, progress)
     printer.positions[4] = 0
     with pytest.raises(KeyboardInterrupt):
@@ -282,7 +285,7 @@ def test_large_sets_are_written_in_parts(out: list[bytes], monkeypatch: pytest.M
     """A small compressed set can hold much: memory does not."""
     monkeypatch.setattr(printing, "_BYTES_AT_ONCE", 100_000)
     sent = [b"x" * 1000] * 2000
-    Printer("t", None, None, Progress("consumed", shown=False)).print(fetched(message.encode_set(sent, codec=1)))
+    Printer("t", None, None, ConsoleProgress("consumed", shown=False)).print(fetched(message.encode_set(sent, codec=1)))
     assert b"".join(out) == b"".join(line + b"\n" for line in sent)
     assert len(out) > 1
 
@@ -292,7 +295,7 @@ def test_large_sets_are_written_in_parts(out: list[bytes], monkeypatch: pytest.M
 
 def test_progress_shows_the_share_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing at first; then counts and rates, and how far it is when the end is known."""
-    progress = Progress("consumed", shown=True)
+    progress = ConsoleProgress("consumed", shown=True)
     progress.add(5, 50)
     assert capsys.readouterr().err == ""
     progress._next = 0.0

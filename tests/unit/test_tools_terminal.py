@@ -11,7 +11,7 @@ import pytest
 
 from fastlog.tools.colours import has_colour
 from fastlog.tools.findings import bad, ok, warn
-from fastlog.tools.progress import Progress, _short
+from fastlog.tools.progress import ConsoleProgress, _short
 from fastlog.tools.report import CommandError, say_error
 from fastlog.tools.topics import show
 
@@ -25,7 +25,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def drawn(progress: Progress, capsys: pytest.CaptureFixture[str]) -> str:
+def drawn(progress: ConsoleProgress, capsys: pytest.CaptureFixture[str]) -> str:
     progress._next = 0.0
     progress.idle()
     return capsys.readouterr().err
@@ -34,7 +34,7 @@ def drawn(progress: Progress, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.usefixtures("terminal")
 def test_a_terminal_sees_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """As wide as it is, in one line that is written over; without colour where none is wanted."""
-    progress = Progress("{taken}", shown=True)
+    progress = ConsoleProgress("{taken}", shown=True)
     progress.started -= 10
     progress.add(1_234_567, 999)
     progress.goal, progress.reached = 1000, 250
@@ -57,7 +57,7 @@ def test_a_terminal_sees_words_where_nothing_can_be_drawn(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end is not known, or the library is not installed."""
-    progress = Progress("sent", shown=True)
+    progress = ConsoleProgress("sent", shown=True)
     assert drawn(progress, capsys).startswith("\rsent 0 messages, 0 bytes in 0.0")
     progress.goal, progress.reached = 100, 50
     monkeypatch.setitem(sys.modules, "tqdm", None)
@@ -69,7 +69,7 @@ def test_a_terminal_without_unicode_sees_a_plain_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastlog.tools.progress._is_unicode", lambda: False)
-    progress = Progress("sent", shown=True)
+    progress = ConsoleProgress("sent", shown=True)
     progress.goal, progress.reached = 100, 50
     shown = drawn(progress, capsys)
     assert "#" in shown and shown.isascii()
@@ -165,14 +165,14 @@ def test_a_line_that_moves_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    progress = Progress("sent", shown=True)
+    progress = ConsoleProgress("sent", shown=True)
     progress._next = 0.0
     progress.idle()
     assert terminal.seen.startswith("\rsent 0 messages")
 
 
 def test_a_log_has_a_line_from_time_to_time(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("sent", shown=True)
+    progress = ConsoleProgress("sent", shown=True)
     assert drawn(progress, capsys).startswith("sent 0 messages, 0 bytes in ")
     progress.idle()
     assert capsys.readouterr().err == ""

@@ -20,7 +20,7 @@ _JOBS = {
 
 
 @click.group(
-    cls=options.Group,
+    cls=options.CommandGroup,
     name="spark",
     examples=(
         "fastlog spark package ./for-spark",
