@@ -20,7 +20,7 @@ from fastlog.producer.partitioners import Partitioner
 from fastlog.producer.producer import ProducerStats, Settings
 from fastlog.producer.record_parts import kept_headers
 from fastlog.producer.router import wait_all
-from fastlog.producer.waiting import Turnstile
+from fastlog.producer.waiting import LocklessCondition
 
 if TYPE_CHECKING:
     from fastlog.producer._parts import Headers
@@ -286,15 +286,15 @@ class Producer:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             moves = self._ledger.moves
-            gates = [link.request_flush() for link in self._router.every_link()]
+            events = [link.request_flush() for link in self._router.every_link()]
             # In slices, so that nothing is left behind in a thread when this is cancelled.
-            while not all(gate.is_open for gate in gates):
+            while not all(event.is_set() for event in events):
                 now = time.monotonic()
                 if deadline is not None and now >= deadline:
                     left = self._producer._unfinished()
                     raise TransportError(f"{left} messages were not delivered within {timeout:g} s")
                 end = now + _SLICE_SECONDS if deadline is None else min(deadline, now + _SLICE_SECONDS)
-                await self._threads.run(wait_all, gates, end)
+                await self._threads.run(wait_all, events, end)
             if self._ledger.moves == moves:  # else another broker has some of it now
                 break
         self._tell()
@@ -361,8 +361,8 @@ class _Answer:
                 self.future.set_result(tuple(self._deliveries))
 
 
-class _Room(Turnstile):
-    """Where a coroutine waits for room beside threads."""
+class _Room(LocklessCondition):
+    """Wakes the coroutine that waits for room, beside the threads that do."""
 
     __slots__ = ("_threads",)
 
@@ -370,7 +370,7 @@ class _Room(Turnstile):
         super().__init__()
         self._threads = threads
 
-    def wake_all(self) -> None:
-        """Let all look at their condition again."""
-        super().wake_all()
+    def notify_all(self) -> None:
+        """Have every thread and the coroutine look at their predicate again."""
+        super().notify_all()
         self._threads.ring()

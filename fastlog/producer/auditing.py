@@ -24,7 +24,7 @@ from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.ledger import Ledger, Receipt, logger
 from fastlog.producer.router import Router, wait_all
-from fastlog.producer.waiting import Gate, OwnedThread
+from fastlog.producer.waiting import OneShotEvent, OwnedThread
 
 _LEAST_SECONDS = 1.0  # that a report waits for messages on their way before it is put off
 _FAILED_RANGES = 5000  # in one event, which has to fit a message
@@ -101,8 +101,8 @@ class Reporter:
         self._failed = failed.by_topic
         self._next_seq: dict[int, int] = {}
         self._unsent: list[SentEvent] = []
-        self._stop = Gate()
-        self._ended = Gate()
+        self._stop = OneShotEvent()
+        self._ended = OneShotEvent()
         self._deadline = 0.0
         self._thread = OwnedThread(ledger, self._work, "fastlog-producer-audit")
 
@@ -115,9 +115,9 @@ class Reporter:
 
         The thread does it: who calls may be interrupted.
         """
-        if not self._stop.is_open:
+        if not self._stop.is_set():
             self._deadline = deadline
-        self._stop.open()  # again, as the call before may have been interrupted in it
+        self._stop.set()  # again, as the call before may have been interrupted in it
         self._ended.wait(max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:
@@ -127,7 +127,7 @@ class Reporter:
                 self._try_report(deadline, "counts are kept for the next report")
             self._try_report(self._deadline, "not everything was reported")
         finally:
-            self._ended.open()
+            self._ended.set()
 
     def _try_report(self, deadline: float, otherwise: str) -> None:
         try:
@@ -198,12 +198,12 @@ class Reporter:
         now = time.time_ns() // 1_000_000
         payloads = [event._replace(time_ms=now + self._shift_ms(event)).encode() for event in sent]
         buffer.check(max(map(len, payloads)))
-        gates: list[Gate] = []
+        events: list[OneShotEvent] = []
         for index, payload in enumerate(payloads):
             receipt = Receipt(1, _noting(delivered, index))
-            gates.append(receipt.gate)
+            events.append(receipt.done)
             buffer.extend([payload], 0, receipt, index == len(sent) - 1, True)
-        done = wait_all(gates, deadline)
+        done = wait_all(events, deadline)
         self._unsent = [event for index, event in enumerate(sent) if index not in delivered]
         if not done or self._unsent:
             raise TransportError(f"{len(self._unsent)} monitoring events were not delivered")

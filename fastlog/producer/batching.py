@@ -17,7 +17,7 @@ from fastlog.errors import ClosedError, FastlogError, QueueFullError
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import CallbackHandler, Delivery, Encoder, EventHandler, QueueItem, Sender, parse_props
 from fastlog.producer.ledger import Ledger, logger
-from fastlog.producer.waiting import FOREVER, Gate, OwnedThread, Turnstile
+from fastlog.producer.waiting import FOREVER, LocklessCondition, OneShotEvent, OwnedThread
 
 
 class BatchQueue:
@@ -32,7 +32,7 @@ class BatchQueue:
         encoder: Encoder,
         sender: Sender,
     ) -> None:
-        self.finished = Gate()
+        self.finished = OneShotEvent()
         self.dropped = 0
         self.failed = 0
         self.handled = 0
@@ -43,9 +43,9 @@ class BatchQueue:
         self._callback_handler = callback_handler
         self._encoder = encoder
         self._sender = sender
-        self._items: deque[QueueItem | Gate] = deque()
-        self._work = Turnstile()
-        self._room = Turnstile()
+        self._items: deque[QueueItem | OneShotEvent] = deque()
+        self._work = LocklessCondition()
+        self._room = LocklessCondition()
         self._taken = 0  # items that left the queue; a batch may have others, which the callback handler added
         self._stopping = False
         event_handler.init(parse_props("event.handler.props", config.event_handler_props))
@@ -84,8 +84,8 @@ class BatchQueue:
             raise
         if added:
             self._items.append(item)
-            self._work.wake_all()
-            added = not self.finished.is_open or self._keep_or_take_back(item)
+            self._work.notify_all()
+            added = not self.finished.is_set() or self._keep_or_take_back(item)
         if callback is not None:
             callback.after_enqueue(item, added)
         if not added:
@@ -95,20 +95,20 @@ class BatchQueue:
                 raise QueueFullError(f"the queue holds {self._config.queue_messages} messages (queue.size)")
             self._ledger.log(logging.WARNING, "dropped", f"queue full, message dropped, {self.dropped} so far")
 
-    def flush(self) -> Gate:
-        """Handle what is queued now without waiting for the batch to fill; the gate opens when that is done."""
-        gate = Gate()
-        self._items.append(gate)
-        self._work.wake_all()
-        if self.finished.is_open:
+    def flush(self) -> OneShotEvent:
+        """Handle what is queued now without waiting for the batch to fill; the event is set when that is done."""
+        event = OneShotEvent()
+        self._items.append(event)
+        self._work.notify_all()
+        if self.finished.is_set():
             self._let_go()
-        return gate
+        return event
 
     def stop(self) -> None:
         """Handle what is queued, call the closing hooks, and end."""
         self._stopping = True
-        self._work.wake_all()
-        self._room.wake_all()
+        self._work.notify_all()
+        self._room.notify_all()
 
     def _check_open(self) -> None:
         if self._stopping:
@@ -123,12 +123,12 @@ class BatchQueue:
         return False
 
     def _let_go(self) -> None:
-        """At the end: open the gates that nobody comes to, and count what came too late for the last batch."""
+        """At the end: set the events still queued, and count what came too late for the last batch."""
         late: list[QueueItem] = []
         while self._items:
             item = self._items.popleft()
-            if isinstance(item, Gate):
-                item.open()
+            if isinstance(item, OneShotEvent):
+                item.set()
             else:
                 late.append(item)
         if late:
@@ -146,7 +146,7 @@ class BatchQueue:
         if self.is_this_thread():
             return True  # a hook that sends: waiting would be for itself
         timeout = self._config.enqueue_timeout_ms
-        return self._room.wait(self._has_room, -1.0 if timeout is None else timeout / 1000)
+        return self._room.wait_for(self._has_room, -1.0 if timeout is None else timeout / 1000)
 
     def _run(self) -> None:
         batch: list[QueueItem] = []
@@ -156,22 +156,22 @@ class BatchQueue:
             while True:
                 # Without a queue time every item is sent when it comes, and nothing has to be looked at in between.
                 left = max(0.0, due - time.monotonic()) if queue_seconds or batch else FOREVER
-                self._work.wait(lambda: bool(self._items) or self._stopping, left)
+                self._work.wait_for(lambda: bool(self._items) or self._stopping, left)
                 item = self._items.popleft() if self._items else None
                 if len(self._items) < self._config.queue_messages:
-                    self._room.wake_all()
+                    self._room.notify_all()
                 if isinstance(item, QueueItem):
                     self._taken += 1
                     batch += self._dequeued(item)
                 expired = time.monotonic() >= due
                 if expired:
                     batch += self._dequeued(None)
-                if isinstance(item, Gate) or expired or len(batch) >= self._config.batch_messages:
+                if isinstance(item, OneShotEvent) or expired or len(batch) >= self._config.batch_messages:
                     self._handle(batch)
                     batch = []
                     due = time.monotonic() + queue_seconds
-                if isinstance(item, Gate):
-                    item.open()
+                if isinstance(item, OneShotEvent):
+                    item.set()
                 if item is None and self._stopping:
                     break
             self._close(batch)
@@ -180,8 +180,8 @@ class BatchQueue:
         finally:
             self._stopping = True
             self._let_go()
-            self.finished.open()
-            self._room.wake_all()
+            self.finished.set()
+            self._room.notify_all()
             self._let_go()  # of what came between the two lines before
 
     def _dequeued(self, item: QueueItem | None) -> Sequence[QueueItem]:

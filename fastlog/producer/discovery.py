@@ -21,7 +21,7 @@ from fastlog.coordination.watched import Watched
 from fastlog.errors import ClosedError, CoordinationError
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.ledger import Ledger, logger
-from fastlog.producer.waiting import OwnedThread, Turnstile
+from fastlog.producer.waiting import LocklessCondition, OwnedThread
 from fastlog.retry import Backoff
 
 AUDIT_SECONDS = 60.0
@@ -73,8 +73,8 @@ class Discovery:
         self._audited = 0
         self._has_news = False
         self._stopping = False
-        self._work = Turnstile()
-        self._done = Turnstile()
+        self._work = LocklessCondition()
+        self._done = LocklessCondition()
         self._error: Exception | None = None
         self._assumed: dict[str, set[int]] = {}
         self._last_counts: dict[tuple[str, int], int] = {}
@@ -94,7 +94,7 @@ class Discovery:
         self._stopping = True
         next(self._starts)  # a thread that has not begun never does
         self._wake()
-        self._done.wake_all()
+        self._done.notify_all()
 
     def wait_for(self, topic: str, seconds: float) -> View:
         """A view that knows the topic; from then on every view does.
@@ -104,7 +104,7 @@ class Discovery:
             ClosedError: it was stopped.
         """
         self.follow(topic)
-        known = self._done.wait(lambda: topic in self.view.partitions or self._stopping, seconds)
+        known = self._done.wait_for(lambda: topic in self.view.partitions or self._stopping, seconds)
         if self._stopping:
             raise ClosedError("the producer was closed")
         if not known:
@@ -123,7 +123,7 @@ class Discovery:
         ticket = next(self._tickets)
         self._audit_wanted = max(self._audit_wanted, ticket)
         self._wake()
-        return self._done.wait(lambda: self._audited >= ticket or self._stopping, seconds)
+        return self._done.wait_for(lambda: self._audited >= ticket or self._stopping, seconds)
 
     def _silence(self, seconds: float) -> CoordinationError:
         if isinstance(self._error, CoordinationError):
@@ -133,7 +133,7 @@ class Discovery:
 
     def _wake(self) -> None:
         self._has_news = True
-        self._work.wake_all()
+        self._work.notify_all()
 
     # --- the thread ---
 
@@ -188,7 +188,7 @@ class Discovery:
             self._error = None
             self._publish(view)
             self._audited = max(self._audited, wanted)
-            self._done.wake_all()
+            self._done.notify_all()
             self._sleep(max(0.0, next_audit - time.monotonic()))
 
     def _read(self, watched: Watched) -> View:
@@ -267,10 +267,10 @@ class Discovery:
     def _pause(self) -> None:
         """Wait a while, longer each time, and at random, so that many producers do not come back at once."""
         deadline = time.monotonic() + self._backoff.next()
-        self._work.wait(lambda: self._stopping, max(0.0, deadline - time.monotonic()))
+        self._work.wait_for(lambda: self._stopping, max(0.0, deadline - time.monotonic()))
 
     def _sleep(self, seconds: float) -> None:
-        self._work.wait(lambda: self._has_news or self._stopping, seconds)
+        self._work.wait_for(lambda: self._has_news or self._stopping, seconds)
 
 
 def _zookeeper(config: ProducerConfig) -> OpenSession:

@@ -30,7 +30,7 @@ from fastlog.producer.ledger import Ledger
 from fastlog.producer.link import Link
 from fastlog.producer.partitioners import Partitioner
 from fastlog.producer.router import ANY, Router, TopicRoute
-from fastlog.producer.waiting import Background, Turnstile
+from fastlog.producer.waiting import Background, LocklessCondition
 from fastlog.retry import Backoff
 
 _LEAST_PAUSE = 0.02
@@ -72,7 +72,7 @@ class ElasticRouter(Router):
         super().__init__(config, ledger, partitioner, fast_routes)
         self.discovery = Discovery(config, ledger, self._follow, open_session)
         self._state = object()  # another one after each change
-        self._changes = Turnstile()
+        self._changes = LocklessCondition()
         self._asking: set[int] = set()
         self._failures: dict[int, FastlogError] = {}
 
@@ -124,7 +124,7 @@ class ElasticRouter(Router):
         """Let the links send what they have and end."""
         super().stop()
         self.discovery.stop()
-        self._changes.wake_all()
+        self._changes.notify_all()
 
     # --- the view ---
 
@@ -161,11 +161,11 @@ class ElasticRouter(Router):
     def _changed(self) -> None:
         self._state = object()
         if self.closed:
-            self._changes.wake_all()
+            self._changes.notify_all()
             return
         for route in list(self._topics.values()):
             self._rebuild(route)
-        self._changes.wake_all()
+        self._changes.notify_all()
 
     def _ask_once(self, directory: Directory) -> None:
         """See that somebody finds out what a broker offers, if that is not known."""
@@ -303,7 +303,7 @@ class ElasticRouter(Router):
             is_hopeless = len(errors) == len(places) and any(not isinstance(error, TransportError) for error in errors)
             if left <= 0 or (places and is_hopeless):
                 raise self._none_usable(topic, errors)
-            self._changes.wait(lambda state=state: self._state is not state or self.closed, left)  # type: ignore[misc]
+            self._changes.wait_for(lambda state=state: self._state is not state or self.closed, left)  # type: ignore[misc]
         self._note_kind(route)
         kept = self._topics.setdefault(topic, route)
         self._rebuild(kept)  # of what changed before others could see it
@@ -343,7 +343,7 @@ class ElasticRouter(Router):
                 raise ClosedError("the producer was closed")
             if attempt < self._config.zk_read_retries and self._state is state:
                 self.discovery.read_again(_READ_SECONDS)
-                self._changes.wait(lambda state=state: self._state is not state, pause)  # type: ignore[misc]
+                self._changes.wait_for(lambda state=state: self._state is not state, pause)  # type: ignore[misc]
                 pause *= 2
         table = route.table
         broker, buffer = table[self._index(route.topic, key, len(table))]
@@ -357,7 +357,7 @@ class ElasticRouter(Router):
         directory = self._directories.get(broker)
         if directory is not None:
             self._ask_once(directory)
-        self._changes.wait(
+        self._changes.wait_for(
             lambda: self._is_usable(broker) or broker in self._failures or self.closed or broker not in self._asking,
             2 * self._config.connect_timeout_ms / 1000 + 1,
         )

@@ -11,7 +11,7 @@ from fastlog.limited_log import LimitedLog
 from fastlog.producer._buffer import Quota
 from fastlog.producer._frames import Chunk
 from fastlog.producer.hooks import Delivery
-from fastlog.producer.waiting import Gate, Turnstile
+from fastlog.producer.waiting import LocklessCondition, OneShotEvent
 
 logger = logging.getLogger("fastlog.producer")
 
@@ -21,12 +21,12 @@ OnDelivery = Callable[[Delivery], object]
 class Receipt:
     """Follows the messages of one call to their end. Settled by one sending thread, or by two when chunks moved."""
 
-    __slots__ = ("_expected", "deliveries", "gate", "on_delivery")
+    __slots__ = ("_expected", "deliveries", "done", "on_delivery")
 
     def __init__(self, expected: int, on_delivery: OnDelivery | None = None) -> None:
         self._expected = expected
         self.deliveries: list[Delivery] = []
-        self.gate = Gate()
+        self.done = OneShotEvent()
         self.on_delivery = on_delivery
 
     def settle(self, delivery: Delivery) -> None:
@@ -35,7 +35,7 @@ class Receipt:
         if self.on_delivery is not None:
             call_back(self.on_delivery, delivery)
         if sum(item.messages for item in self.deliveries) >= self._expected:
-            self.gate.open()
+            self.done.set()
 
 
 class Ledger:
@@ -48,7 +48,7 @@ class Ledger:
         self.on_delivery = on_delivery
         self.on_failed = on_failed
         """Called in the sending threads with each frame that failed, before a flush that waits for it is over."""
-        self.room = Turnstile()
+        self.room = LocklessCondition()
         """Where senders wait until the queue has room."""
         self.closing = False
         """Nothing more is taken in: who waits for room is not to wait longer."""

@@ -21,7 +21,7 @@ from fastlog.producer.hooks import Delivery
 from fastlog.producer.ledger import Ledger, logger
 from fastlog.producer.outcomes import Outcomes
 from fastlog.producer.refusals import Refusals
-from fastlog.producer.waiting import Gate, OwnedThread
+from fastlog.producer.waiting import OneShotEvent, OwnedThread
 from fastlog.retry import Backoff
 
 _LEAST_PAUSE = 0.02
@@ -43,7 +43,7 @@ class Link:
     ) -> None:
         self.directory = directory
         self.acks = acks
-        self.finished = Gate()
+        self.finished = OneShotEvent()
         self.possible_duplicates = 0
         self.connections = 0
         self.is_up = True
@@ -63,8 +63,8 @@ class Link:
         self._outcomes = self._new_outcomes()
         self._refusals = self._new_refusals()
         self._adopted: deque[Chunk] = deque()
-        self._flush_requests: deque[Gate] = deque()
-        self._flush_marks: deque[tuple[int, Gate]] = deque()
+        self._flush_requests: deque[OneShotEvent] = deque()
+        self._flush_marks: deque[tuple[int, OneShotEvent]] = deque()
         self._stopping = False
         self._was_registered = True
         self._gone_at = float("inf")
@@ -120,14 +120,14 @@ class Link:
         """Whether the caller is this link's thread, which cannot wait for itself."""
         return threading.get_ident() == self._thread_id
 
-    def request_flush(self) -> Gate:
-        """Send everything that is in the outbox now; the gate opens when all of it is finished."""
-        gate = Gate()
-        self._flush_requests.append(gate)
+    def request_flush(self) -> OneShotEvent:
+        """Send everything that is in the outbox now; the event is set when all of it is finished."""
+        event = OneShotEvent()
+        self._flush_requests.append(event)
         self._wake()
-        if self.finished.is_open:
-            gate.open()
-        return gate
+        if self.finished.is_set():
+            event.set()
+        return event
 
     def stop(self) -> None:
         """Send what is there, half-close, wait for the broker's FIN, and end."""
@@ -160,14 +160,14 @@ class Link:
             and self.is_up
             and self.is_registered
             and self.acks == other.acks
-            and not self.finished.is_open
+            and not self.finished.is_set()
         )
 
     def adopt(self, chunk: Chunk) -> bool:
         """Send what another link could not; False when this one has ended meanwhile."""
         self._adopted.append(chunk)
         self._wake()
-        if self.finished.is_open:
+        if self.finished.is_set():
             with suppress(ValueError):  # unless it has failed there, at the end
                 self._adopted.remove(chunk)
                 return False
@@ -175,7 +175,7 @@ class Link:
 
     def leave_to_parent(self) -> None:
         """In a forked child: close the descriptors, which does not end the parent's connection."""
-        if self.finished.is_open:
+        if self.finished.is_set():
             return
         self.outbox.retire()
         if self._connection is not None:
@@ -279,7 +279,7 @@ class Link:
         elif window > 0:
             chunks = self.outbox.take(False, window)
         if chunks:
-            self._ledger.room.wake_all()
+            self._ledger.room.notify_all()
             if self._flight.head() is None:
                 self._progress_at = time.monotonic()
         for chunk in chunks:
@@ -484,11 +484,11 @@ class Link:
         """Tell everybody what became of their messages."""
         self._outcomes.tell(self._flight.take_events(), self._flight.take_failures())
         if self._refusals.readded:
-            self._flush_marks = deque((self._flight.added_chunks, gate) for _, gate in self._flush_marks)
+            self._flush_marks = deque((self._flight.added_chunks, event) for _, event in self._flush_marks)
             self._refusals.readded = False
         finished = self._refusals.finished_up_to()
         while self._flush_marks and self._flush_marks[0][0] <= finished:
-            self._flush_marks.popleft()[1].open()
+            self._flush_marks.popleft()[1].set()
 
     def _sleep(self) -> None:
         flight = self._flight
@@ -533,8 +533,8 @@ class Link:
         self._fail_rest(error)
         self.outbox.retire()
         self._set_up(False)
-        self.finished.open()
+        self.finished.set()
         self._fail_rest(error)  # of what was adopted between the two lines before
-        self._ledger.room.wake_all()
+        self._ledger.room.notify_all()
         while self._flush_requests:
-            self._flush_requests.popleft().open()
+            self._flush_requests.popleft().set()

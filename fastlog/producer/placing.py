@@ -121,7 +121,7 @@ class Placing:
                 sending.sent = done
             self._router.hurry()
             left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._ledger.room.wait(lambda: self._ledger.closing or quota.has_room(), left):
+            if not self._ledger.room.wait_for(lambda: self._ledger.closing or quota.has_room(), left):
                 raise QueueFullError(f"no room in the queue within {timeout} ms; {done} of {count} messages are in it")
             if self._ledger.closing:
                 raise ClosedError("the producer is closed")
@@ -143,5 +143,5 @@ class HandlerSender:
         for buffer, payloads in ready:
             buffer.check(max(map(len, payloads), default=0))
         for buffer, payloads in ready:
-            self._ledger.room.wait(lambda: self._router.closed or quota.has_room())
+            self._ledger.room.wait_for(lambda: self._router.closed or quota.has_room())
             buffer.extend(payloads, 0, None, True, True)

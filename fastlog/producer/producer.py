@@ -190,7 +190,7 @@ class Producer(SendPath):
         if self._router.is_link_thread():
             return ()  # sent from a delivery callback, which cannot wait for its own thread
         for receipt in receipts:
-            receipt.gate.wait()
+            receipt.done.wait()
         deliveries = tuple(delivery for receipt in receipts for delivery in receipt.deliveries)
         for delivery in deliveries:
             if delivery.error is not None:
@@ -342,7 +342,7 @@ class Producer(SendPath):
             return
         self._closed = self._ledger.closing = True
         deadline = time.monotonic() + (self.config.close_timeout_ms / 1000 if timeout is None else timeout)
-        self._ledger.room.wake_all()
+        self._ledger.room.notify_all()
         end = partial(_end, self._submissions, self._queue, self._reporter, self._router, deadline)
         if self._is_own_thread():
             Background(end, "fastlog-producer-close")

@@ -20,7 +20,7 @@ from fastlog.producer.brokers import check_topic
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.producer import Producer
-from fastlog.producer.waiting import Turnstile
+from fastlog.producer.waiting import LocklessCondition
 from fastlog.retry import Backoff
 
 Key = str | bytes | None
@@ -102,7 +102,7 @@ class Publisher:
         self._items: deque[_Item] = deque()
         self._epoch = _Epoch()
         self._older: list[_Epoch] = []
-        self._progress = Turnstile()
+        self._progress = LocklessCondition()
         self._producer: Producer | None = None
         self._thread: threading.Thread | None = None
         self._is_asleep = False
@@ -175,7 +175,7 @@ class Publisher:
             self._is_asleep = False
         self._bell.put(None)
         seconds = self._close_seconds if timeout is None else max(0.0, timeout)
-        done = self._progress.wait(lambda: not any(one.open for one in waited), seconds)
+        done = self._progress.wait_for(lambda: not any(one.open for one in waited), seconds)
         self._flush_failed = not done
         return done
 
@@ -194,7 +194,7 @@ class Publisher:
         if was_closed:
             return
         self._bell.put(None)
-        self._progress.wait(lambda: not self._pending, seconds)
+        self._progress.wait_for(lambda: not self._pending, seconds)
         self._gives_up = True
         self._bell.put(None)
         producer = self._producer
@@ -305,7 +305,7 @@ class Publisher:
             else:
                 self._dropped += count
                 self._reason = _first_line(error)
-        self._progress.wake_all()
+        self._progress.notify_all()
 
     def _report(self, seconds: float) -> None:
         """Say on standard error what was dropped since the last time, if that is so many seconds ago."""

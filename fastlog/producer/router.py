@@ -34,7 +34,7 @@ from fastlog.producer.ledger import Ledger
 from fastlog.producer.link import Link
 from fastlog.producer.partitioners import SIGN_MASK, Crc32Partitioner, Partitioner, key_bytes
 from fastlog.producer.record_link import RecordLink
-from fastlog.producer.waiting import Background, Gate, wait_ended
+from fastlog.producer.waiting import Background, OneShotEvent, wait_ended
 from fastlog.retry import Backoff
 
 ANY = -1
@@ -79,7 +79,7 @@ class Router:
         self._directories = self._first_directories()
         self._topics: dict[str, TopicRoute] = {}
         self._looks_for_missing = False
-        self._stopped = Gate()
+        self._stopped = OneShotEvent()
 
     def _first_directories(self) -> dict[int, Directory]:
         assert self._config.broker_list is not None
@@ -165,8 +165,8 @@ class Router:
         deadline = time.monotonic() + seconds if seconds >= 0 else None
         while True:
             moves = self._ledger.moves
-            gates = [link.request_flush() for link in self.every_link()]
-            if not wait_all(gates, deadline):
+            events = [link.request_flush() for link in self.every_link()]
+            if not wait_all(events, deadline):
                 return False
             if self._ledger.moves == moves:  # else another broker has some of it now
                 return True
@@ -174,7 +174,7 @@ class Router:
     def stop(self) -> None:
         """Let the links send what they have and end."""
         self.closed = True
-        self._stopped.open()
+        self._stopped.set()
         for link in self.every_link():
             link.stop()
 
@@ -208,7 +208,7 @@ class Router:
                 isinstance(error, TransportError) for error in errors
             ):
                 raise (errors[0] if len(errors) == 1 else TransportError("\n".join(map(str, errors)))).at(topic=topic)
-            Gate().wait(backoff.next())
+            OneShotEvent().wait(backoff.next())
         self._refuse_clusters(route)
         kept = self._open(route)
         if errors:
@@ -480,6 +480,6 @@ class Router:
         return [broker for broker in self._directories if broker not in route.anywhere]
 
 
-def wait_all(gates: list[Gate], deadline: float | None) -> bool:
-    """Whether all gates are open before the deadline."""
-    return all(gate.wait(-1.0 if deadline is None else max(0.0, deadline - time.monotonic())) for gate in gates)
+def wait_all(events: list[OneShotEvent], deadline: float | None) -> bool:
+    """Whether all events are set before the deadline (``time.monotonic``; None: wait for ever)."""
+    return all(event.wait(-1.0 if deadline is None else max(0.0, deadline - time.monotonic())) for event in events)

@@ -69,7 +69,7 @@ class RowSender:
             at = put_rows(buffers, destinations, data, ends, at)
             if at >= count:
                 return
-            self._ledger.room.wait(lambda: self._error is not None or self._ledger.quota.has_room())
+            self._ledger.room.wait_for(lambda: self._error is not None or self._ledger.quota.has_room())
 
     def flush(self) -> None:
         """Return when everything that was sent is delivered. Raises ``DeliveryError``: some of it could not be."""
@@ -95,7 +95,7 @@ class RowSender:
         if delivery.error is not None:
             self._failed += delivery.messages
             self._error = self._error or delivery.error
-            self._ledger.room.wake_all()
+            self._ledger.room.notify_all()
             return
         place = (delivery.topic, delivery.broker, delivery.partition)
         before = self._delivered.get(place)

@@ -14,7 +14,7 @@ from fastlog.producer._send import Routes
 from fastlog.producer.hooks import Delivery, ProducerData
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.router import Router
-from fastlog.producer.waiting import Background, Turnstile
+from fastlog.producer.waiting import Background, LocklessCondition
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +63,7 @@ class Submissions:
         self._ledger = ledger
         self._lanes: dict[str, _Lane] = {}
         self._threads: set[int] = set()
-        self._done = Turnstile()
+        self._done = LocklessCondition()
 
     def __len__(self) -> int:
         return self._routes.waiting
@@ -88,7 +88,7 @@ class Submissions:
         """Return True when nothing waits for a topic, or for any; False when the time is over."""
         for name, lane in list(self._lanes.items()):
             self._see_to(name, lane)
-        return self._done.wait(lambda: not self._routes.is_held(topic), seconds)
+        return self._done.wait_for(lambda: not self._routes.is_held(topic), seconds)
 
     def give_up(self, error: FastlogError) -> None:
         """Fail what waits."""
@@ -144,4 +144,4 @@ class Submissions:
     def _let_go(self, topic: str, failed: bool) -> None:
         if self._routes.let_go(topic, failed):
             self._router.publish(topic)
-        self._done.wake_all()
+        self._done.notify_all()

@@ -17,56 +17,58 @@ FOREVER = -1.0
 T = TypeVar("T")
 
 
-class Gate:
-    """Closed until it is opened, once and for all. Any thread and any signal handler may open it or wait."""
+class OneShotEvent:
+    """Like ``threading.Event``, without ``clear`` and without a lock: any thread or signal handler may use it."""
 
-    __slots__ = ("_is_open", "_waiters")
+    __slots__ = ("_is_set", "_waiters")
 
     def __init__(self) -> None:
-        self._is_open = False
+        self._is_set = False
         self._waiters: deque[_thread.LockType] = deque()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether waiting returns at once."""
-        return self._is_open
+    def is_set(self) -> bool:
+        """Whether ``set`` was called."""
+        return self._is_set
 
-    def open(self) -> None:
-        """Let everybody through, now and later."""
-        self._is_open = True
+    def set(self) -> None:
+        """Wake every thread that waits; later calls of ``wait`` return at once. May be called again."""
+        self._is_set = True
         _release_all(self._waiters)
 
     def wait(self, seconds: float = FOREVER) -> bool:
-        """Return True once the gate is open, False when the time is over; Ctrl-C interrupts it at once."""
-        return self._is_open or _wait(self._waiters, lambda: self._is_open, seconds)
+        """Return True once it is set, False after ``seconds`` (negative: no limit); Ctrl-C interrupts at once."""
+        return self._is_set or _wait(self._waiters, lambda: self._is_set, seconds)
 
 
-class Turnstile:
-    """Where threads wait for a condition that others make true. The same rules as for a ``Gate``."""
+class LocklessCondition:
+    """Like ``threading.Condition``, without a lock: threads wait until a predicate holds, which others make true.
+
+    Safe in any thread and signal handler, as ``OneShotEvent``. The predicate is called in the thread that waits.
+    """
 
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
         self._waiters: deque[_thread.LockType] = deque()
 
-    def wait(self, condition: Callable[[], bool], seconds: float = FOREVER) -> bool:
-        """Return True once the condition holds, False when the time is over."""
+    def wait_for(self, predicate: Callable[[], bool], seconds: float = FOREVER) -> bool:
+        """Return True once the predicate holds, False after ``seconds`` (negative: no limit)."""
         deadline = time.monotonic() + seconds if seconds >= 0 else None
-        while not condition():
+        while not predicate():
             left = FOREVER if deadline is None else deadline - time.monotonic()
             if deadline is not None and left <= 0:
                 return False
-            _wait(self._waiters, condition, left)
+            _wait(self._waiters, predicate, left)
         return True
 
-    def wake_all(self) -> None:
-        """Let all waiting threads look at their condition again."""
+    def notify_all(self) -> None:
+        """Have every waiting thread evaluate its predicate again."""
         if self._waiters:
             _release_all(self._waiters)
 
 
 class OwnedThread(threading.Thread):
-    """A daemon thread that works for somebody, who can wait until it has ended."""
+    """A daemon thread that works for ``owner``, which ``wait_ended`` can wait for."""
 
     def __init__(self, owner: object, work: Callable[[], object], name: str) -> None:
         super().__init__(target=work, name=name, daemon=True)
@@ -74,9 +76,9 @@ class OwnedThread(threading.Thread):
 
 
 def wait_ended(owner: object, seconds: float) -> bool:
-    """Return True when no other thread works for ``owner`` any more, False when the time is over.
+    """Return True when no other thread of ``owner`` is alive any more, False after ``seconds``.
 
-    A gate that a thread opens last says that its work is done; for a moment the thread is still there.
+    An event that a thread sets last says that its work is done; for a moment the thread is still alive.
     """
     deadline = time.monotonic() + seconds
     for thread in threading.enumerate():
@@ -96,14 +98,14 @@ class Background(Generic[T]):
         self._work = work
         self._found: list[T] = []
         self._failures: list[BaseException] = []
-        self._done = Gate()
+        self._done = OneShotEvent()
         OwnedThread(owner, self._run, name).start()
 
     def result(self, seconds: float) -> T:
         """Return what the work returned, or raise what it raised.
 
         Raises:
-            TransportError: it took longer than that.
+            TransportError: it took longer than ``seconds``.
         """
         if not self._done.wait(seconds):
             raise TransportError("no answer in time")
@@ -116,23 +118,23 @@ class Background(Generic[T]):
             self._found.append(self._work())
         except BaseException as error:
             self._failures.append(error)
-        self._done.open()
+        self._done.set()
 
 
-def _wait(waiters: deque[_thread.LockType], condition: Callable[[], bool], seconds: float) -> bool:
+def _wait(waiters: deque[_thread.LockType], predicate: Callable[[], bool], seconds: float) -> bool:
     lock = _thread.allocate_lock()
     lock.acquire()
     waiters.append(lock)
     try:
-        # Whoever made the condition true before the lock was in the list has not released it.
-        if condition():
+        # Whoever made the predicate true before the lock was in the list has not released it.
+        if predicate():
             return True
         deadline = time.monotonic() + seconds if seconds >= 0 else None
         while True:
             left = FOREVER if deadline is None else max(0.0, deadline - time.monotonic())
             step = slice_of(left)
             if lock.acquire(timeout=min(step, threading.TIMEOUT_MAX)) or step == left:
-                return condition()
+                return predicate()
     finally:
         with suppress(ValueError):  # it was released, and is out of the list
             waiters.remove(lock)

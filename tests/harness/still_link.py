@@ -29,7 +29,7 @@ from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.link import Link
-from fastlog.producer.waiting import Gate, OwnedThread
+from fastlog.producer.waiting import OneShotEvent, OwnedThread
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.frames import FrameReader
@@ -148,7 +148,7 @@ class StillLink:
         for peer in self._peers:
             peer.connection.close()
         self._listener.close()
-        if not self.link.finished.is_open:
+        if not self.link.finished.is_set():
             self.link.abort(FastlogError("the test is over"))
             assert not self.link._step()
             self.link._end()
@@ -245,7 +245,7 @@ class StillLink:
         """Whether it has a connection now."""
         return self.link._connection is not None
 
-    def flush(self) -> Gate:
+    def flush(self) -> OneShotEvent:
         """Ask for a flush."""
         return self.link.request_flush()
 

@@ -11,7 +11,7 @@ import pytest
 from fastlog.errors import DeliveryError
 from fastlog.producer import CallbackHandler, DefaultEventHandler, Producer
 from fastlog.producer.hooks import QueueItem
-from fastlog.producer.waiting import Turnstile
+from fastlog.producer.waiting import LocklessCondition
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
 from tests.harness.timing import PATIENCE, sooner_than
@@ -175,14 +175,14 @@ def test_whoever_is_woken_finds_what_it_is_woken_for(monkeypatch: pytest.MonkeyP
         )
         queue = producer._queue
         assert queue is not None
-        really = Turnstile.wake_all
+        really = LocklessCondition.notify_all
 
-        def wake_all(turnstile: Turnstile) -> None:
-            really(turnstile)
-            if turnstile is queue._work:
-                wait_until("it has looked", lambda: bool(turnstile._waiters) or not queue._thread.is_alive())
+        def notify_all(condition: LocklessCondition) -> None:
+            really(condition)
+            if condition is queue._work:
+                wait_until("it has looked", lambda: bool(condition._waiters) or not queue._thread.is_alive())
 
-        monkeypatch.setattr(Turnstile, "wake_all", wake_all)
+        monkeypatch.setattr(LocklessCondition, "notify_all", notify_all)
         wait_until("it sleeps", lambda: bool(queue._work._waiters))
         for number in range(3):
             producer.send("t", b"%d" % number)
@@ -205,16 +205,16 @@ def test_without_a_queue_time_an_idle_thread_sleeps(monkeypatch: pytest.MonkeyPa
         producer.flush()
         queue = producer._queue
         assert queue is not None
-        waits = Turnstile.wait
+        waits = LocklessCondition.wait_for
         turns: list[float] = []
 
-        def counted(turnstile: Turnstile, condition: Any, seconds: float = -1.0) -> bool:
-            if turnstile is queue._work:
+        def counted(condition: LocklessCondition, predicate: Any, seconds: float = -1.0) -> bool:
+            if condition is queue._work:
                 turns.append(seconds)
-            return waits(turnstile, condition, seconds)
+            return waits(condition, predicate, seconds)
 
         wait_until("it sleeps", lambda: bool(queue._work._waiters))
-        monkeypatch.setattr(Turnstile, "wait", counted)
+        monkeypatch.setattr(LocklessCondition, "wait_for", counted)
         for number in range(3):
             producer.send("t", b"%d" % number)
             wait_until("it is sent", lambda n=number: len(stored(broker)) == n + 2)  # type: ignore[misc]

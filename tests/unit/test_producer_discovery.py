@@ -29,7 +29,7 @@ from fastlog.producer.brokers import Directory
 from fastlog.producer.discovery import Discovery, View
 from fastlog.producer.elastic import ElasticRoute, ElasticRouter
 from fastlog.producer.ledger import Ledger
-from fastlog.producer.waiting import Turnstile, wait_ended
+from fastlog.producer.waiting import LocklessCondition, wait_ended
 from fastlog.zkpaths import BrokerRegistration, broker_path, encode_number, topic_broker_path
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
@@ -189,8 +189,8 @@ def test_who_waits_is_woken_once_everything_is_read_again(tree: FakeZooKeeper) -
     made = Discovery(ProducerConfig(zk_connect=CONNECT), ledger, lambda view: None, opener(tree))
     noted: list[int] = []
 
-    class Done(Turnstile):
-        def wake_all(self) -> None:
+    class Done(LocklessCondition):
+        def notify_all(self) -> None:
             noted.append(made._audited)
             made._stopping = True
 
@@ -233,7 +233,9 @@ class At:
         self.waits: list[float] = []
         monkeypatch.setattr(discovery, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr("random.uniform", lambda low, high: high)
-        made._work = cast(Turnstile, SimpleNamespace(wait=lambda is_true, seconds: self.waits.append(seconds)))
+        made._work = cast(
+            LocklessCondition, SimpleNamespace(wait_for=lambda is_true, seconds: self.waits.append(seconds))
+        )
 
 
 def still(tree: FakeZooKeeper, **settings: Any) -> Discovery:
@@ -269,7 +271,7 @@ def test_who_is_woken_finds_the_news(tree: FakeZooKeeper) -> None:
     """Woken before they are noted, the thread would look in vain and wait again."""
     made = still(tree)
     noted: list[bool] = []
-    made._work = cast(Turnstile, SimpleNamespace(wake_all=lambda: noted.append(made._has_news)))
+    made._work = cast(LocklessCondition, SimpleNamespace(notify_all=lambda: noted.append(made._has_news)))
     made._wake()
     assert noted == [True]
 
@@ -568,8 +570,8 @@ def test_who_waits_for_a_broker_is_told_of_each_failure(tree: FakeZooKeeper) -> 
     router.discovery.view = View({1: Address("127.0.0.1", 9001)})
     seen: list[str] = []
 
-    class Changes(Turnstile):
-        def wake_all(self) -> None:
+    class Changes(LocklessCondition):
+        def notify_all(self) -> None:
             seen.append("woken: failed" if 1 in router._failures else "woken: usable")
 
     def ask() -> None:

@@ -25,7 +25,7 @@ from fastlog.producer import (
 from fastlog.producer._buffer import Quota
 from fastlog.producer.batching import BatchQueue
 from fastlog.producer.ledger import Ledger
-from fastlog.producer.waiting import Gate
+from fastlog.producer.waiting import OneShotEvent
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.fake_kafka import FakeKafka
@@ -80,16 +80,16 @@ class Callbacks(CallbackHandler):
 class Batches(EventHandler):
     """Notes batches instead of sending them."""
 
-    def __init__(self, note: Recorder, gate: Gate | None = None) -> None:
+    def __init__(self, note: Recorder, release: OneShotEvent | None = None) -> None:
         self.note = note
-        self.gate = gate
+        self.release = release
 
     def init(self, props: Mapping[str, str]) -> None:
         self.note("event init", dict(props))
 
     def handle(self, events: Sequence[QueueItem], sender: Sender, encoder: Encoder) -> None:
-        if self.gate is not None:
-            self.gate.wait(30)
+        if self.release is not None:
+            self.release.wait(30)
         self.note("handle", [item.data for item in events])
 
     def close(self) -> None:
@@ -103,11 +103,13 @@ class NowhereSender:
         raise AssertionError("nothing is sent here")
 
 
-def batch_queue(note: Recorder, gate: Gate | None = None, callback: bool = False, **settings: Any) -> BatchQueue:
+def batch_queue(
+    note: Recorder, release: OneShotEvent | None = None, callback: bool = False, **settings: Any
+) -> BatchQueue:
     config = ProducerConfig(broker_list="a:1", producer_type="async", **settings)
     ledger = Ledger(Quota(10, 1000), None)
     callbacks = Callbacks(note) if callback else None
-    return BatchQueue(config, ledger, Batches(note, gate), callbacks, StringEncoder(), NowhereSender())
+    return BatchQueue(config, ledger, Batches(note, release), callbacks, StringEncoder(), NowhereSender())
 
 
 def handled(note: Recorder) -> list[Any]:
@@ -191,10 +193,10 @@ def test_the_queue_time_holds_while_items_keep_coming() -> None:
     """Where 0.7 looked at the time only with an empty queue: a steady stream does not put a batch off."""
     note = Recorder()
     queue = batch_queue(note, queue_time_ms=50, batch_messages=10**6, queue_messages=10**6, callback=True)
-    stop = Gate()
+    stop = OneShotEvent()
 
     def keep_sending() -> None:
-        while not stop.is_open:
+        while not stop.is_set():
             queue.put(QueueItem("x", "t"))
             time.sleep(0.001)
 
@@ -203,7 +205,7 @@ def test_the_queue_time_holds_while_items_keep_coming() -> None:
     try:
         wait_until("three batches", lambda: len(handled(note)) >= 3, within=3)
     finally:
-        stop.open()
+        stop.set()
         thread.join()
     assert ("after_dequeuing", None) in note.calls
     queue.stop()
@@ -213,8 +215,8 @@ def test_the_queue_time_holds_while_items_keep_coming() -> None:
 @pytest.mark.parametrize("settings", [{"queue_full": "raise"}, {"enqueue_timeout_ms": 0}, {"enqueue_timeout_ms": 20}])
 def test_a_full_queue_raises_when_asked_to(settings: dict[str, Any]) -> None:
     """0.7's vector: a queue of 10 takes no 11th; the callback hears of the refusal."""
-    note, gate = Recorder(), Gate()
-    queue = batch_queue(note, gate, callback=True, queue_messages=10, batch_messages=1, **settings)
+    note, release = Recorder(), OneShotEvent()
+    queue = batch_queue(note, release, callback=True, queue_messages=10, batch_messages=1, **settings)
     queue.put(QueueItem("held", "t"))
     wait_until("the batch is being handled", lambda: len(queue) == 0)
     for number in range(10):
@@ -223,7 +225,7 @@ def test_a_full_queue_raises_when_asked_to(settings: dict[str, Any]) -> None:
         queue.put(QueueItem("more", "t"))
     assert note.calls[-1] == ("after_enqueue", ("MORE", False))
     assert queue.dropped == 1
-    gate.open()
+    release.set()
     queue.stop()
     assert queue.finished.wait(30)
     assert len(handled(note)) == 12  # with the last batch of the callbacks
@@ -234,8 +236,8 @@ def test_a_full_queue_raises_when_asked_to(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("callback", [True, False])
 def test_who_waits_for_room_is_told_of_the_end(callback: bool) -> None:
     """It raises what a put behind the end raises, and the callback hears of it where there is one."""
-    note, gate = Recorder(), Gate()
-    queue = batch_queue(note, gate, callback=callback, queue_messages=1, batch_messages=1)
+    note, release = Recorder(), OneShotEvent()
+    queue = batch_queue(note, release, callback=callback, queue_messages=1, batch_messages=1)
     queue.put(QueueItem("held", "t"))
     wait_until("the batch is being handled", lambda: len(queue) == 0)
     queue.put(QueueItem("fits", "t"))
@@ -256,30 +258,30 @@ def test_who_waits_for_room_is_told_of_the_end(callback: bool) -> None:
     assert [type(error) for error in raised] == [ClosedError]
     if callback:
         assert note.calls.count(("after_enqueue", ("WAITS", False))) == 1
-    gate.open()
+    release.set()
     assert queue.finished.wait(30)
 
 
 def test_a_full_queue_drops_with_a_count_or_waits() -> None:
     """``drop`` counts and goes on; ``block`` waits until there is room."""
-    note, gate = Recorder(), Gate()
-    queue = batch_queue(note, gate, queue_messages=1, batch_messages=1, queue_full="drop")
+    note, release = Recorder(), OneShotEvent()
+    queue = batch_queue(note, release, queue_messages=1, batch_messages=1, queue_full="drop")
     queue.put(QueueItem("held", "t"))
     wait_until("the batch is being handled", lambda: len(queue) == 0)
     for _ in range(4):
         queue.put(QueueItem("x", "t"))
     assert queue.dropped == 3
-    gate.open()
+    release.set()
     queue.stop()
     assert queue.finished.wait(30)
 
-    note, gate = Recorder(), Gate()
-    queue = batch_queue(note, gate, queue_messages=1, batch_messages=1)
+    note, release = Recorder(), OneShotEvent()
+    queue = batch_queue(note, release, queue_messages=1, batch_messages=1)
     sender = threading.Thread(target=lambda: [queue.put(QueueItem(n, "t")) for n in range(20)])
     sender.start()
     wait_until("the queue is full", lambda: len(queue) == 1)
     assert sender.is_alive()
-    gate.open()
+    release.set()
     sender.join(30)
     queue.stop()
     assert queue.finished.wait(30)
@@ -412,4 +414,4 @@ def test_who_flushes_behind_the_end_does_not_wait() -> None:
     queue = batch_queue(Recorder())
     queue.stop()
     assert queue.finished.wait(PATIENCE)
-    assert queue.flush().is_open
+    assert queue.flush().is_set()

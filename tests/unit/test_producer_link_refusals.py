@@ -70,13 +70,13 @@ def test_after_every_code_the_link_goes_on(code: int) -> None:
         link.answer(peer, code).step()
         retried = code in RETRIED
         assert link.counts() == ((0, 0, 1) if retried else (0, 1, 0))
-        gate = link.flush()
+        event = link.flush()
         link.put([b"second"])
         link.clock.move(1000)
         link.step()
         expected = [b"first", b"second"] if retried else [b"second"]
         assert take_all(link, peer, len(expected)) == expected
-        assert gate.is_open
+        assert event.is_set()
         assert link.counts() == (len(expected), 1 - retried, 0)
         told = [None if each.error is None else each.error_code for each in link.told]
         known = code if code in CLASS_BY_CODE else -1
@@ -94,7 +94,7 @@ def test_a_refusal_with_a_break_behind_it_keeps_its_place(way: str, later: int) 
     with still_link() as link:
         link.put(numbers(1 + later))
         peer = link.step().accept()
-        gate = link.flush()
+        event = link.flush()
         request = peer.request()
         assert isinstance(request, rq.ProduceAckRequest)
         refusal = answer_to(request, FULL)
@@ -108,12 +108,12 @@ def test_a_refusal_with_a_break_behind_it_keeps_its_place(way: str, later: int) 
                 peer.connection.setsockopt(*SO_RESET)
             peer.connection.close()
         link.step()
-        assert not gate.is_open
+        assert not event.is_set()
         assert link.counts() == (0, 0, 1 + later)
         link.clock.move(2000)
         peer = link.step().accept()
         assert take_all(link, peer, 1 + later) == numbers(1 + later)
-        assert gate.is_open
+        assert event.is_set()
         assert link.counts() == (1 + later, 0, 0)
         assert link.sleeps_ms() == NEVER
 
@@ -196,22 +196,22 @@ def test_the_sleep_ends_with_the_delivery_time_though_the_next_try_is_later() ->
 def test_a_flush_waits_for_what_was_refused_while_it_is_tried_again() -> None:
     with still_link() as link:
         link.put(numbers(2))
-        gate = link.flush()
+        event = link.flush()
         peer = link.step().accept()
         link.answer(peer, FULL, FULL).step()
-        assert not gate.is_open
+        assert not event.is_set()
         link.clock.move(1000)
         link.step()
         assert peer.messages() == [b"0"]
-        assert not gate.is_open
+        assert not event.is_set()
         link.end(peer).step()
         link.clock.move(2000)
         peer = link.step().accept()
-        assert not gate.is_open
+        assert not event.is_set()
         link.answer(peer, 0).step()
-        assert not gate.is_open
+        assert not event.is_set()
         link.answer(peer, 0).step()
-        assert gate.is_open
+        assert event.is_set()
 
 
 @pytest.mark.parametrize("retries", [1, 2, 5])
@@ -310,10 +310,10 @@ def test_the_end_fails_what_waits_once(connected: bool) -> None:
         if not connected:
             link.refuse()
             link.end(peer).step()
-        gate = link.flush()
+        event = link.flush()
         link.link.abort(FastlogError("enough"))
         assert link.ends()
-        assert gate.is_open
+        assert event.is_set()
         assert link.counts() == (0, 4, 0)
         assert sum(told.messages for told in link.told) == 4
 

@@ -359,17 +359,17 @@ def test_a_flush_takes_what_does_not_fit() -> None:
         link.put([b"2"])
         link.put([b"3"], partition=1, batch=100, seal=False)
         assert link.step().counts() == (0, 0, 1)
-        gate = link.flush()
+        event = link.flush()
         assert link.step().counts() == (0, 0, 3)
         for _ in range(3):
-            assert not gate.is_open
+            assert not event.is_set()
             link.answer(peer, 0).step()
-        assert gate.is_open
+        assert event.is_set()
 
 
 def test_a_flush_waits_for_what_was_there_and_no_longer() -> None:
     with still_link() as link:
-        assert link.flush().is_open is False
+        assert link.flush().is_set() is False
         link.put([b"1", b"2"])
         first = link.flush()
         peer = link.step().accept()
@@ -382,7 +382,7 @@ def test_a_flush_waits_for_what_was_there_and_no_longer() -> None:
         opened = []
         for _ in range(4):
             link.answer(peer, 0).step()
-            opened.append((first.is_open, second.is_open, third.is_open))
+            opened.append((first.is_set(), second.is_set(), third.is_set()))
         assert opened == [
             (False, False, False),
             (True, False, False),
@@ -393,9 +393,9 @@ def test_a_flush_waits_for_what_was_there_and_no_longer() -> None:
 
 def test_a_flush_of_nothing_is_over_at_once_and_keeps_nobody_awake() -> None:
     with still_link() as link:
-        gate = link.flush()
+        event = link.flush()
         link.step()
-        assert gate.is_open
+        assert event.is_set()
         assert link.step().sleeps_ms() == NEVER
 
 
@@ -472,14 +472,14 @@ def test_a_stop_delivers_waits_for_the_end_and_ends(connected: bool) -> None:
         if not connected:
             link.link.stop()
             assert link.ends()
-            assert link.link.finished.is_open
+            assert link.link.finished.is_set()
             return
         link.put([b"1"], batch=5, seal=False)
         link.link.stop()
         peer = link.step().accept()
         link.answer(peer, 0).step().step()
         assert peer.is_at_end()
-        assert not link.link.finished.is_open
+        assert not link.link.finished.is_set()
         link.end(peer)
         assert link.ends()
         assert link.counts() == (1, 0, 0)
@@ -506,17 +506,17 @@ def test_an_abort_fails_everything_there_is() -> None:
         link.step().accept()
         link.put([b"3"])
         link.put([b"4", b"5"], batch=9, seal=False, partition=1)
-        gate = link.flush()
+        event = link.flush()
         reason = FastlogError("enough")
         link.link.abort(reason)
         assert link.ends()
-        assert gate.is_open
+        assert event.is_set()
         assert sum(told.messages for told in link.told) == 5
         assert all("enough" in str(told.error) for told in link.told)
         assert link.counts() == (0, 5, 0)
         assert link.link.possible_duplicates == 2
         assert (link.quota.messages, link.quota.bytes) == (0, 0)
-        assert link.flush().is_open
+        assert link.flush().is_set()
 
 
 def test_what_is_adopted_at_the_very_end_fails_once_or_goes_back() -> None:

@@ -20,7 +20,7 @@ from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.partitioners import Crc32Partitioner
 from fastlog.producer.rows import RowSender, Stretch
-from fastlog.producer.waiting import Turnstile
+from fastlog.producer.waiting import LocklessCondition
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker, stored
@@ -173,8 +173,8 @@ def test_who_waits_for_room_is_woken_with_the_failure_in_place() -> None:
     sender = RowSender(ProducerConfig.from_fields({"broker_list": "0:127.0.0.1:1", **FIELDS}))
     noted: list[FastlogError | None] = []
 
-    class Room(Turnstile):
-        def wake_all(self) -> None:
+    class Room(LocklessCondition):
+        def notify_all(self) -> None:
             noted.append(sender._error)
 
     sender._ledger.room = Room()

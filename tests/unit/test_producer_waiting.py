@@ -10,7 +10,7 @@ import pytest
 
 from fastlog.errors import TransportError
 from fastlog.producer import waiting
-from fastlog.producer.waiting import Background, Gate, OwnedThread, Turnstile, wait_ended
+from fastlog.producer.waiting import Background, LocklessCondition, OneShotEvent, OwnedThread, wait_ended
 from tests.harness.broker import wait_until
 from tests.harness.timing import PATIENCE
 
@@ -22,53 +22,53 @@ def in_threads(count: int, work: Callable[[], object]) -> list[threading.Thread]
     return made
 
 
-def test_a_gate_lets_everybody_through_now_and_later() -> None:
-    gate, through = Gate(), []
-    threads = in_threads(5, lambda: through.append(gate.wait()))
-    wait_until("all wait", lambda: len(gate._waiters) == 5)
-    assert not gate.is_open
+def test_an_event_lets_everybody_through_now_and_later() -> None:
+    event, through = OneShotEvent(), []
+    threads = in_threads(5, lambda: through.append(event.wait()))
+    wait_until("all wait", lambda: len(event._waiters) == 5)
+    assert not event.is_set()
     assert through == []
-    gate.open()
+    event.set()
     for thread in threads:
         thread.join(PATIENCE)
     assert through == [True] * 5
-    assert gate.is_open
-    assert gate.wait(0.0)
-    gate.open()
-    assert not gate._waiters
+    assert event.is_set()
+    assert event.wait(0.0)
+    event.set()
+    assert not event._waiters
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.15])
 def test_a_wait_that_is_over_says_so_and_leaves_nothing(seconds: float) -> None:
     """As long as was asked for, however often; a program that asks again and again costs no memory."""
-    gate, turnstile = Gate(), Turnstile()
+    event, lockless = OneShotEvent(), LocklessCondition()
     for _ in range(3):
         begun = time.monotonic()
-        assert gate.wait(seconds) is False
-        assert turnstile.wait(lambda: False, seconds) is False
+        assert event.wait(seconds) is False
+        assert lockless.wait_for(lambda: False, seconds) is False
         assert time.monotonic() - begun >= 2 * seconds
-    assert (len(gate._waiters), len(turnstile._waiters)) == (0, 0)
+    assert (len(event._waiters), len(lockless._waiters)) == (0, 0)
 
 
 def test_a_condition_that_comes_true_as_one_begins_to_wait_is_seen() -> None:
     """It comes true, and all are woken, between the look at it and the sleep."""
-    turnstile = Turnstile()
+    lockless = LocklessCondition()
     looks = []
 
     def condition() -> bool:
         looks.append(1)
         if len(looks) == 1:
-            turnstile.wake_all()  # who waits is not there yet
+            lockless.notify_all()  # who waits is not there yet
             return False
         return True
 
-    assert turnstile.wait(condition)
+    assert lockless.wait_for(condition)
     assert len(looks) == 3
-    assert not turnstile._waiters
+    assert not lockless._waiters
 
 
 def test_who_is_woken_for_nothing_waits_on() -> None:
-    turnstile = Turnstile()
+    lockless = LocklessCondition()
     looks: list[int] = []
     found: list[bool] = []
     over = threading.Event()
@@ -77,29 +77,29 @@ def test_who_is_woken_for_nothing_waits_on() -> None:
         looks.append(1)
         return over.is_set()
 
-    (thread,) = in_threads(1, lambda: found.append(turnstile.wait(condition, PATIENCE)))
+    (thread,) = in_threads(1, lambda: found.append(lockless.wait_for(condition, PATIENCE)))
     for _ in range(3):
-        wait_until("it waits", lambda: len(turnstile._waiters) == 1)
+        wait_until("it waits", lambda: len(lockless._waiters) == 1)
         before = len(looks)
-        turnstile.wake_all()
+        lockless.notify_all()
         wait_until("it has looked", lambda n=before: len(looks) > n)  # type: ignore[misc]
         assert found == []
     over.set()
-    wait_until("it waits or has ended", lambda: bool(turnstile._waiters) or bool(found))
-    turnstile.wake_all()
+    wait_until("it waits or has ended", lambda: bool(lockless._waiters) or bool(found))
+    lockless.notify_all()
     thread.join(PATIENCE)
     assert found == [True]
 
 
 def test_everybody_is_woken_though_many_wake_at_once() -> None:
-    turnstile, over, through = Turnstile(), threading.Event(), []
-    threads = in_threads(20, lambda: through.append(turnstile.wait(over.is_set, PATIENCE)))
-    wait_until("all wait", lambda: len(turnstile._waiters) == 20)
+    lockless, over, through = LocklessCondition(), threading.Event(), []
+    threads = in_threads(20, lambda: through.append(lockless.wait_for(over.is_set, PATIENCE)))
+    wait_until("all wait", lambda: len(lockless._waiters) == 20)
     over.set()
-    for thread in in_threads(4, turnstile.wake_all) + threads:
+    for thread in in_threads(4, lockless.notify_all) + threads:
         thread.join(PATIENCE)
     assert through == [True] * 20
-    assert not turnstile._waiters
+    assert not lockless._waiters
 
 
 def test_work_in_the_background_returns_raises_or_is_late() -> None:
@@ -141,7 +141,7 @@ def test_only_the_threads_of_an_owner_are_waited_for() -> None:
 
 
 def test_whoever_is_interrupted_while_it_waits_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate()
+    event = OneShotEvent()
 
     def interrupted(seconds: float) -> float:
         raise KeyboardInterrupt
@@ -149,5 +149,5 @@ def test_whoever_is_interrupted_while_it_waits_is_forgotten(monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(waiting, "slice_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            gate.wait()
-    assert not gate._waiters
+            event.wait()
+    assert not event._waiters

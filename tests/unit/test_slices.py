@@ -16,7 +16,7 @@ from fastlog.client import slices
 from fastlog.client.connection import Broker, Connection, pause
 from fastlog.client.slices import sleep, slice_of, wait_ready
 from fastlog.errors import TransportError
-from fastlog.producer.waiting import Gate, Turnstile
+from fastlog.producer.waiting import LocklessCondition, OneShotEvent
 from tests.harness.timing import sooner_than
 
 LONG = 60.0
@@ -44,14 +44,14 @@ def connect_to_nobody() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: Gate().wait(),
-        lambda: Gate().wait(LONG),
-        lambda: Turnstile().wait(lambda: False),
+        lambda: OneShotEvent().wait(),
+        lambda: OneShotEvent().wait(LONG),
+        lambda: LocklessCondition().wait_for(lambda: False),
         lambda: pause(LONG),
         receive_nothing,
         connect_to_nobody,
     ],
-    ids=["gate", "gate with a limit", "turnstile", "pause", "receive", "connect"],
+    ids=["event", "event with a limit", "condition", "pause", "receive", "connect"],
 )
 def test_a_signal_that_interrupts_nothing_is_still_seen(call: Callable[[], object]) -> None:
     """Another thread takes the signal from the system; the main one, which is blocked, has to handle it."""
@@ -84,7 +84,7 @@ def test_slices_add_up() -> None:
     with left, right:
         for call in (
             lambda: wait_ready(left, select.POLLIN, 0.25),
-            lambda: Gate().wait(0.25),
+            lambda: OneShotEvent().wait(0.25),
             lambda: sleep(0.25),
         ):
             started = time.monotonic()
