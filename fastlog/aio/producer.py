@@ -78,7 +78,7 @@ class Producer:
         self._asked: dict[tuple[str, str, str], asyncio.Future[None]] = {}
         self._told: deque[tuple[_Answer, Delivery]] = deque()
         self._is_telling = False
-        self._is_hurrying = False
+        self._is_send_due = False
         self._sends = 0
         self._dropped = 0
         self._closing: asyncio.Future[None] | None = None
@@ -148,9 +148,9 @@ class Producer:
         kept = kept_headers(headers)
         data = ProducerData(topic, key, value, partition=partition, headers=kept, timestamp=timestamp)
         await self._queue(data, answer)
-        if not self._is_hurrying:  # once for all tasks that send now, so that their messages go together
-            self._is_hurrying = True
-            self._threads.loop().call_soon(self._hurry)
+        if not self._is_send_due:  # once for all tasks that send now, so that their messages go together
+            self._is_send_due = True
+            self._threads.loop().call_soon(self._send_now)
         return await answer.future
 
     async def partitions(self, topic: str) -> list[tuple[int, int]]:
@@ -207,7 +207,7 @@ class Producer:
                         self._put(data, answer)
                         return
                     except QueueFullError:
-                        self._router.hurry()
+                        self._router.send_now()
                     await self._threads.wait(_LOOK_AGAIN_SECONDS)
         finally:
             self._in_line -= 1
@@ -246,9 +246,9 @@ class Producer:
         if mark[1] or self._is_elastic or done.cancelled() or done.exception() is not None:
             self._asked.pop(mark, None)  # what is kept says that this partition of the topic has a buffer
 
-    def _hurry(self) -> None:
-        self._is_hurrying = False
-        self._router.hurry()
+    def _send_now(self) -> None:
+        self._is_send_due = False
+        self._router.send_now()
 
     # -- what became of them -------------------------------------------------------------------------------------------
 

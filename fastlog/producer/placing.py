@@ -99,7 +99,7 @@ class Placing:
         count = len(payloads)
         if config.queue_full != "block":
             if not quota.has_room(count):
-                self._router.hurry()
+                self._router.send_now()
                 if config.queue_full == "raise":
                     raise QueueFullError(
                         f"the queue holds {quota.messages} messages, {count} more do not fit (queue.size)"
@@ -119,7 +119,7 @@ class Placing:
                 break
             if sending is not None:
                 sending.sent = done
-            self._router.hurry()
+            self._router.send_now()
             left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._ledger.room.wait_for(lambda: self._ledger.closing or quota.has_room(), left):
                 raise QueueFullError(f"no room in the queue within {timeout} ms; {done} of {count} messages are in it")

@@ -155,8 +155,8 @@ class Router:
         """Whether the caller is one of the sending threads."""
         return any(link.is_this_thread() for link in self.every_link())
 
-    def hurry(self) -> None:
-        """Let everything that waits for its batch to fill be sent now."""
+    def send_now(self) -> None:
+        """Send what is in the buffers without waiting for batches to fill. Does not wait for it; ``flush`` does."""
         for link in self.every_link():
             link.outbox.seal_all()
 
