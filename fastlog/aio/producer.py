@@ -65,7 +65,7 @@ class Producer:
         if config.event_handler_class or config.callback_handler_class:
             raise ConfigError("handlers may wait, and a coroutine must not: use fastlog.Producer with them")
         self.config = config = dataclasses.replace(config, producer_type="async")
-        self._is_elastic = config.zk_connect is not None
+        self._uses_zookeeper = config.zk_connect is not None
         # "raise" never waits; what the policy of the settings asks for is done here.
         inner = dataclasses.replace(config, queue_full="raise", enqueue_timeout_ms=None)
         self._producer = threaded.Producer(inner, encoder=encoder, partitioner=partitioner)
@@ -224,12 +224,12 @@ class Producer:
         """Whether a buffer is found without asking anybody."""
         if partition is None or partition == -1:
             return self._router.knows(topic, key is not None and partition is None)
-        return not self._is_elastic and (topic, "", repr(partition)) in self._asked
+        return not self._uses_zookeeper and (topic, "", repr(partition)) in self._asked
 
     async def _ask(self, topic: str, key: Any, partition: PartitionChoice) -> None:
         """Have a thread find the buffer, once for all who wait for the same."""
         self._producer._check_usable()
-        mark = topic, repr(key) if self._is_elastic and key is not None else str(key is not None), repr(partition)
+        mark = topic, repr(key) if self._uses_zookeeper and key is not None else str(key is not None), repr(partition)
         if partition is not None and partition != -1:
             mark = topic, "", repr(partition)
         asked = self._asked.get(mark)
@@ -243,7 +243,7 @@ class Producer:
         self._router.choose(topic, key, partition)
 
     def _asked_done(self, mark: tuple[str, str, str], done: asyncio.Future[None]) -> None:
-        if mark[1] or self._is_elastic or done.cancelled() or done.exception() is not None:
+        if mark[1] or self._uses_zookeeper or done.cancelled() or done.exception() is not None:
             self._asked.pop(mark, None)  # what is kept says that this partition of the topic has a buffer
 
     def _send_now(self) -> None:

@@ -445,9 +445,9 @@ def make_router(config: ProducerConfig, ledger: Ledger, partitioner: Partitioner
     """The router for brokers of a list, or for those that ZooKeeper shows."""
     if config.zk_connect is None:
         return Router(config, ledger, partitioner, fast)
-    from fastlog.producer.elastic import ElasticRouter  # with it comes what talks to ZooKeeper
+    from fastlog.producer.zookeeper_router import ZooKeeperRouter  # with it comes what talks to ZooKeeper
 
-    return ElasticRouter(config, ledger, partitioner, fast)
+    return ZooKeeperRouter(config, ledger, partitioner, fast)
 
 
 def _named(setting: str, path: str, wanted: str) -> Any:

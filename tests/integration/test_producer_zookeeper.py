@@ -16,7 +16,7 @@ from fastlog.client.addresses import Address
 from fastlog.client.records import RecordBroker
 from fastlog.errors import FastlogError, TransportError, UnsupportedFeatureError
 from fastlog.producer.discovery import View
-from fastlog.producer.elastic import ElasticRouter
+from fastlog.producer.zookeeper_router import ZooKeeperRouter
 from fastlog.testing import RunningBroker, RunningZooKeeper
 from tests.harness.broker import wait_until
 from tests.harness.registration import Tree
@@ -54,9 +54,9 @@ def start(connect: str) -> Iterator[Start]:
         yield start_one
 
 
-def router(producer: fastlog.Producer) -> ElasticRouter:
+def router(producer: fastlog.Producer) -> ZooKeeperRouter:
     found = producer._router
-    assert isinstance(found, ElasticRouter)
+    assert isinstance(found, ZooKeeperRouter)
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 from fastlog.errors import ArgumentError, PartitionOfflineError, StorageError, WrongPartitionError
 from fastlog.producer import Delivery, Producer
 from fastlog.producer import producer as producer_module
-from fastlog.producer.elastic import ElasticRoute, ElasticRouter
+from fastlog.producer.zookeeper_router import ZooKeeperRoute, ZooKeeperRouter
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.broker import wait_until
@@ -81,7 +81,7 @@ def test_a_partition_of_a_broker_that_has_gone_is_looked_at_again(
 ) -> None:
     """With ZooKeeper: what was chosen by hand is forgotten when brokers come and go."""
     tree = FakeZooKeeper(timeout=0.5)
-    monkeypatch.setattr(producer_module, "make_router", partial(ElasticRouter, open_session=opener(tree)))
+    monkeypatch.setattr(producer_module, "make_router", partial(ZooKeeperRouter, open_session=opener(tree)))
     with FakeBroker(partitions=2) as one, FakeBroker(partitions=2) as two:
         show(tree.open(), 1, one.port, t=2)
         leaving = tree.open()
@@ -100,7 +100,7 @@ def test_a_partition_of_a_broker_that_has_gone_is_looked_at_again(
             assert min(before) > 1
             leaving.close()
             route = producer._router._topics["t"]
-            assert isinstance(route, ElasticRoute)
+            assert isinstance(route, ZooKeeperRoute)
             wait_until("it has gone", lambda: 2 not in route.counts)
             with pytest.raises(WrongPartitionError, match="no broker 2 is registered"):
                 producer.send("t", b"x", partition=(2, 1))

@@ -23,7 +23,7 @@ from fastlog.errors import (
 from fastlog.producer import Producer
 from fastlog.producer import producer as producer_module
 from fastlog.producer.brokers import BrokerAddress, Directory, Offer, frame_header, parse_broker_list
-from fastlog.producer.elastic import ElasticRouter
+from fastlog.producer.zookeeper_router import ZooKeeperRouter
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.broker import wait_until
@@ -306,7 +306,7 @@ def test_a_broker_that_cannot_be_used_at_first_is_taken_into_use_when_it_answers
 ) -> None:
     """Keys of its partitions fail until then, others do not; the error is the broker's own."""
     tree = FakeZooKeeper(timeout=0.5)
-    monkeypatch.setattr(producer_module, "make_router", partial(ElasticRouter, open_session=opener(tree)))
+    monkeypatch.setattr(producer_module, "make_router", partial(ZooKeeperRouter, open_session=opener(tree)))
     failing = threading.Event()
     failing.set()
 

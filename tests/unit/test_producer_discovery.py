@@ -27,9 +27,9 @@ from fastlog.producer import producer as producer_module
 from fastlog.producer._buffer import Quota
 from fastlog.producer.brokers import Directory
 from fastlog.producer.discovery import Discovery, View
-from fastlog.producer.elastic import ElasticRoute, ElasticRouter
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.waiting import LocklessCondition, wait_ended
+from fastlog.producer.zookeeper_router import ZooKeeperRoute, ZooKeeperRouter
 from fastlog.zkpaths import BrokerRegistration, broker_path, encode_number, topic_broker_path
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
@@ -348,18 +348,18 @@ def test_one_watch_for_each_thing(tree: FakeZooKeeper) -> None:
 def make(tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Producer]:
     """Producers that find brokers in the tree."""
 
-    monkeypatch.setattr(producer_module, "make_router", partial(ElasticRouter, open_session=opener(tree)))
+    monkeypatch.setattr(producer_module, "make_router", partial(ZooKeeperRouter, open_session=opener(tree)))
     return partial(Producer, zk_connect=CONNECT, zk_sync_time_ms=50, connect_timeout_ms=2000)
 
 
-def route_of(producer: Producer) -> ElasticRoute:
+def route_of(producer: Producer) -> ZooKeeperRoute:
     found = producer._router._topics["t"]
-    assert isinstance(found, ElasticRoute)
+    assert isinstance(found, ZooKeeperRoute)
     return found
 
 
 def view_of(producer: Producer) -> View:
-    assert isinstance(producer._router, ElasticRouter)
+    assert isinstance(producer._router, ZooKeeperRouter)
     return producer._router.discovery.view
 
 
@@ -393,7 +393,7 @@ def test_threads_that_are_the_first_to_send_to_a_topic_share_its_route(
 ) -> None:
     """The compiled path gets only the route that is kept, never that of the thread that came second."""
     published = []
-    publish, wait_for = ElasticRouter._publish, Discovery.wait_for
+    publish, wait_for = ZooKeeperRouter._publish, Discovery.wait_for
     both, first_sent = threading.Barrier(2), threading.Event()
 
     def read_by_both(found: Discovery, topic: str, seconds: float) -> View:
@@ -405,7 +405,7 @@ def test_threads_that_are_the_first_to_send_to_a_topic_share_its_route(
 
     monkeypatch.setattr(Discovery, "wait_for", read_by_both)
     monkeypatch.setattr(
-        ElasticRouter, "_publish", lambda router, route: (published.append(route), publish(router, route))
+        ZooKeeperRouter, "_publish", lambda router, route: (published.append(route), publish(router, route))
     )
     with FakeBroker() as broker:
         show(tree.open(), 1, broker.port, t=1)
@@ -564,7 +564,7 @@ def test_a_key_for_a_broker_that_cannot_be_reached(tree: FakeZooKeeper, make: Ca
 
 def test_who_waits_for_a_broker_is_told_of_each_failure(tree: FakeZooKeeper) -> None:
     """At once, and not when it is asked the next time: pauses in between grow to a second."""
-    router = ElasticRouter(
+    router = ZooKeeperRouter(
         ProducerConfig(zk_connect=CONNECT), Ledger(Quota(100, 10_000), None), None, None, open_session=opener(tree)
     )
     router.discovery.view = View({1: Address("127.0.0.1", 9001)})

@@ -12,9 +12,9 @@ import pytest
 from fastlog.producer import DefaultEventHandler, Producer
 from fastlog.producer import producer as producer_module
 from fastlog.producer import router as router_module
-from fastlog.producer.elastic import ElasticRouter
 from fastlog.producer.router import Router, TopicRoute
 from fastlog.producer.waiting import OwnedThread
+from fastlog.producer.zookeeper_router import ZooKeeperRouter
 from fastlog.zkpaths import BrokerRegistration, broker_path
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
@@ -117,7 +117,7 @@ def test_nothing_is_left_after_close(fields: dict[str, Any]) -> None:
 def test_nothing_of_zookeeper_is_left_after_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor a session, nor what asked brokers."""
     tree = FakeZooKeeper()
-    router = partial(ElasticRouter, open_session=lambda on_change, is_wanted: tree.open(on_change))
+    router = partial(ZooKeeperRouter, open_session=lambda on_change, is_wanted: tree.open(on_change))
     monkeypatch.setattr(producer_module, "make_router", router)
     with FakeBroker() as broker:
         shown = BrokerRegistration("c-1", "127.0.0.1", broker.port).encode()

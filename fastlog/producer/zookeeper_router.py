@@ -1,4 +1,4 @@
-"""The brokers that ZooKeeper shows: links for those that come, none for new messages of those that go.
+"""Routing by what is registered in ZooKeeper: links to brokers that come, no new messages to those that go.
 
 Keys choose among the same sorted list as in Kafka 0.7.2 (Producer, ZKBrokerPartitionInfo, ProducerPool). A message
 without a key goes to a broker as often as the broker has partitions, and the broker picks one of them, so that another
@@ -39,8 +39,8 @@ _MOST_WEIGHT = 1024
 _READ_SECONDS = 0.5
 
 
-class ElasticRoute(TopicRoute):
-    """A topic whose brokers change."""
+class ZooKeeperRoute(TopicRoute):
+    """A topic whose brokers are found in ZooKeeper, and may change with every view of it."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
@@ -54,8 +54,8 @@ class ElasticRoute(TopicRoute):
         """(broker, buffer) for each partition, sorted by both; no buffer where the broker was never reached."""
 
 
-class ElasticRouter(Router):
-    """The same as a ``Router``, with the brokers of ZooKeeper.
+class ZooKeeperRouter(Router):
+    """A ``Router`` that follows the registrations in ZooKeeper.
 
     What is derived of them is made anew, by whatever thread noticed a change, and again when another change came in
     between; so no lock is needed, and the last change always counts.
@@ -196,7 +196,7 @@ class ElasticRouter(Router):
             self._ask_once(directory)  # it came back just now
 
     def _rebuild(self, route: TopicRoute) -> None:
-        assert isinstance(route, ElasticRoute)
+        assert isinstance(route, ZooKeeperRoute)
         while True:
             state = self._state
             if route.fast is not None:
@@ -240,7 +240,7 @@ class ElasticRouter(Router):
 
     def _choose_up(self, route: TopicRoute) -> None:
         """Give brokers that seem to work messages without a key as often as they have partitions."""
-        assert isinstance(route, ElasticRoute)
+        assert isinstance(route, ZooKeeperRoute)
         seen: tuple[Mapping[int, int], list[int]] | None = None
         while route.fast is not None:
             counts = route.counts
@@ -258,26 +258,26 @@ class ElasticRouter(Router):
     def _other(self, link: Link, topic: str) -> Link | None:
         """Another link that messages for any partition of the topic may go to."""
         route = self._topics.get(topic)
-        counts = route.counts if isinstance(route, ElasticRoute) else {}
+        counts = route.counts if isinstance(route, ZooKeeperRoute) else {}
         found = [other for broker in counts if (other := self.links[broker]).can_replace(link)]
         return random.choice(found) if found else None
 
     # --- sending ---
 
-    def _route(self, topic: str) -> ElasticRoute:
+    def _route(self, topic: str) -> ZooKeeperRoute:
         """What is known of a topic, finding out if need be. Raises as ``choose``."""
         route = self._topics.get(topic) or self._resolve(check_topic(topic))
-        assert isinstance(route, ElasticRoute)
+        assert isinstance(route, ZooKeeperRoute)
         return route
 
-    def _check_keys(self, route: ElasticRoute) -> None:
+    def _check_keys(self, route: ZooKeeperRoute) -> None:
         if route.is_of_records:
             raise UnsupportedFeatureError(
                 "a producer with zk.connect writes values alone to a topic of record batches, by the protocol of 0.7\n"
                 "give broker.list in place of zk.connect, and keys are stored"
             ).at(topic=route.topic)
 
-    def _note_kind(self, route: ElasticRoute) -> None:
+    def _note_kind(self, route: ZooKeeperRoute) -> None:
         """Ask of a topic that nobody has announced whether it is one of record batches, which nobody announces."""
         assumed = self.discovery.view.assumed.get(route.topic, frozenset())
         asked = [self._directories[broker] for broker in assumed if self._is_usable(broker)]
@@ -289,7 +289,7 @@ class ElasticRouter(Router):
         """Read who has the topic, until one of them can be used or the time is over."""
         self.discovery.wait_for(topic, self._config.zk_connection_timeout_ms / 1000)
         deadline = time.monotonic() + self._config.connect_timeout_ms / 1000
-        route = ElasticRoute(topic)
+        route = ZooKeeperRoute(topic)
         while True:
             state = self._state
             self._rebuild(route)
@@ -325,7 +325,7 @@ class ElasticRouter(Router):
 
         When that broker was never reached, ZooKeeper is read again some times: it may have gone.
         """
-        assert isinstance(route, ElasticRoute)
+        assert isinstance(route, ZooKeeperRoute)
         if not route.table:  # the first key; or another thread's, which has not come to the end of this yet
             route.has_keys = True
             self._rebuild(route)
