@@ -341,8 +341,8 @@ class Broker:
         return None
 
 
-class Patience:
-    """How long failures in a row are put up with: pauses grow, until ``seconds`` after the first of them."""
+class BoundedBackoff:
+    """Pauses between retries that grow from 20 ms to 1 s, until ``seconds`` after the first failure in a row."""
 
     def __init__(self, seconds: float = 30.0, waiting: Waiting = nullcontext) -> None:
         self._seconds = seconds
@@ -351,12 +351,12 @@ class Patience:
         self._backoff = Backoff(_LEAST_PAUSE, 1.0)
 
     def worked(self) -> None:
-        """The next failure is a first one again."""
+        """Note a success: the next failure is the first in a row again."""
         self._since = None
         self._backoff.reset()
 
     def failed(self, error: TransportError) -> None:
-        """Return after a pause, to try again, or raise ``error`` when the time is over."""
+        """Sleep before the next try; raise ``error`` where that try would come after the ``seconds``."""
         now = time.monotonic()
         self._since = self._since if self._since is not None else now
         if now + self._backoff.seconds - self._since > self._seconds:

@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from fastlog.client.addresses import Address
-from fastlog.client.connection import Broker, Patience
+from fastlog.client.connection import BoundedBackoff, Broker
 from fastlog.envelope import server_id_of
 from fastlog.errors import ConfigError, TransportError
 from fastlog.producer._buffer import Buffer
@@ -264,9 +264,9 @@ def _addresses(options: SinkOptions) -> dict[int, Address]:
 
 
 def _asked(address: Address, seconds: float) -> MetadataAnswer | None:
-    broker, patience = Broker([address], seconds), Patience(seconds)
+    broker, backoff = Broker([address], seconds), BoundedBackoff(seconds)
     while True:
         try:
             return broker.metadata_or_none(())
         except TransportError as error:
-            patience.failed(error)
+            backoff.failed(error)

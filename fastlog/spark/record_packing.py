@@ -18,7 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from fastlog import batch_codecs
 from fastlog._crc32c import crc32c
 from fastlog.client.addresses import Address
-from fastlog.client.connection import Broker, Patience
+from fastlog.client.connection import BoundedBackoff, Broker
 from fastlog.client.kafka_connection import NotSpokenError
 from fastlog.client.record_requests import Appended
 from fastlog.client.records import RecordBroker, RecordsError, meaning_of
@@ -80,12 +80,12 @@ class SinkTopics:
         return self._found[topic]
 
     def _tried(self, call: Callable[[], _T]) -> _T:
-        patience = Patience(self._options.connect_timeout)
+        backoff = BoundedBackoff(self._options.connect_timeout)
         while True:
             try:
                 return call()
             except TransportError as error:
-                patience.failed(error)
+                backoff.failed(error)
                 self._addresses = None  # one that has gone is registered for a while
 
     def _looked(self, topic: str) -> SinkTopic | None:
@@ -251,20 +251,20 @@ class RecordRows:
     def _producer(self, topic: SinkTopic) -> tuple[int, int]:
         known = self._producers.get(topic.broker)
         if known is None:
-            patience = Patience(self._options.delivery_timeout)
+            backoff = BoundedBackoff(self._options.delivery_timeout)
             while known is None:
                 try:
                     made = topic.records.new_producer()
                     known = self._producers[topic.broker] = made.id, made.epoch
                 except (TransportError, RecordsError) as error:
-                    _wait(patience, error)
+                    _wait(backoff, error)
         return known
 
     def _deliver(self, topic: SinkTopic, number: int, taken: int, batch: bytes) -> None:
         """Have a batch stored, however often that has to be tried: it is the same each time, and is stored once."""
         place = topic.name, number
         is_flushed = self._options.acks == "flushed"
-        patience = Patience(self._options.delivery_timeout)
+        backoff = BoundedBackoff(self._options.delivery_timeout)
         while True:
             try:
                 answer = topic.records.append({place: batch}, is_flushed=is_flushed)[place]
@@ -275,7 +275,7 @@ class RecordRows:
                 if isinstance(error, RecordsError) and error.code == _TOO_LARGE:
                     raise MessageTooLargeError(str(error.reason)).at(topic=topic.name, partition=number) from error
                 try:
-                    _wait(patience, error)
+                    _wait(backoff, error)
                 except FastlogError as last:
                     raise DeliveryError(f"{taken} records were not delivered: {last}", taken, last) from last
         self._sequences[place] = (self._sequences.get(place, 0) + taken) % _SEQUENCES
@@ -289,13 +289,13 @@ class RecordRows:
         self.delivered[place] = Stretch(min(known, default=-1), following, before.messages + taken)
 
 
-def _wait(patience: Patience, error: FastlogError) -> None:
+def _wait(backoff: BoundedBackoff, error: FastlogError) -> None:
     """Return after a pause where trying again may help; else raise."""
     if isinstance(error, TransportError):
-        patience.failed(error)
+        backoff.failed(error)
     elif isinstance(error, RecordsError) and error.code in _AGAIN:
         try:
-            patience.failed(TransportError(str(error)))
+            backoff.failed(TransportError(str(error)))
         except TransportError:
             raise error from None
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from fastlog.client.addresses import Address
-from fastlog.client.connection import Broker, Connection, Patience
+from fastlog.client.connection import BoundedBackoff, Broker, Connection
 from fastlog.client.records import RecordsError
 from fastlog.client.topics import described_in
 from fastlog.consumer.simple import SimpleConsumer
@@ -73,14 +73,14 @@ class MessageAppender:
             BrokerError: the broker refuses; nothing of it is stored.
             TransportError: the broker is away for half a minute.
         """
-        patience = Patience()
+        backoff = BoundedBackoff()
         while True:
             try:
                 self._send(data, _FLUSHED if flushed else _APPENDED)
                 return
             except TransportError as error:
                 self.close()
-                if self._is_stored(data, error, patience):
+                if self._is_stored(data, error, backoff):
                     return
 
     def holds(self, offset: int, data: bytes) -> bool:
@@ -116,10 +116,10 @@ class MessageAppender:
             )
         self.end = answer.next_offset
 
-    def _is_stored(self, data: bytes, error: TransportError, patience: Patience) -> bool:
+    def _is_stored(self, data: bytes, error: TransportError, backoff: BoundedBackoff) -> bool:
         """After a connection broke: ask where the log ends now."""
         while True:
-            patience.failed(error)
+            backoff.failed(error)
             try:
                 metadata = self._broker.metadata_or_none((self._topic,))
             except TransportError as again:

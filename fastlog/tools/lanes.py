@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fastlog.client.addresses import Address
-from fastlog.client.connection import Patience
+from fastlog.client.connection import BoundedBackoff
 from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import ClosedError, FastlogError, TransportError
@@ -21,7 +21,7 @@ _QUEUED_SETS = 4
 _HOLD_SECONDS = 5.0
 _ENDING_HOLD_SECONDS = 1.0  # where somebody may bring the end nearer meanwhile
 _SHARED_HOLD_SECONDS = 0.05  # on a lane with several partitions, so that none waits long for its turn
-_PATIENCE_SECONDS = 30.0
+_RETRY_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 _LEAVE_SECONDS = 0.1
 
@@ -147,7 +147,7 @@ class _ReadingThread(threading.Thread):
         self._fetch_bytes = fetch_bytes
         self._put = put
         self._stopping = stopping
-        self._patience = Patience(_PATIENCE_SECONDS)
+        self._backoff = BoundedBackoff(_RETRY_SECONDS)
         self._consumer = track.opener(self._addresses[0])
 
     def stop(self) -> None:
@@ -198,7 +198,7 @@ class _ReadingThread(threading.Thread):
                 found = self._consumer.fetch(
                     self._track.topic, cursor.partition, cursor.offset, self._fetch_bytes, wait=wait
                 )
-                self._patience.worked()
+                self._backoff.worked()
                 return found or None
             except TransportError as error:
                 try:
@@ -212,7 +212,7 @@ class _ReadingThread(threading.Thread):
 
     def _try_again(self, error: TransportError) -> None:
         """Get ready for another try, elsewhere if there is another address. Raises ``error`` when it lasted long."""
-        self._patience.failed(error)
+        self._backoff.failed(error)
         if len(self._addresses) > 1:
             self._consumer.close()
             self._addresses.rotate(-1)

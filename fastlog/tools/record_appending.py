@@ -17,7 +17,7 @@ from typing import NamedTuple
 from fastlog import record_batches
 from fastlog._crc32c import crc32c
 from fastlog.client.addresses import Address
-from fastlog.client.connection import Patience
+from fastlog.client.connection import BoundedBackoff
 from fastlog.client.records import LATEST, RecordsError, meaning_of
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import TransportError
@@ -103,13 +103,13 @@ class RecordAppender:
             TransportError: the broker is away for half a minute.
         """
         left = deque(batches)
-        patience = Patience()
+        backoff = BoundedBackoff()
         while left:
             try:
                 codes = self._broker.store(self._place, [item.data for item in itertools.islice(left, _MOST_BATCHES)])
                 for _ in itertools.takewhile(lambda code: code == 0, codes):
                     self.end = left.popleft().next_offset
-                    patience.worked()
+                    backoff.worked()
                 refused = next(filter(None, codes), 0)
                 if refused == _OUT_OF_PLACE:
                     self._look(left)
@@ -118,7 +118,7 @@ class RecordAppender:
                 elif refused:
                     raise RecordsError(meaning_of(refused), refused)
             except TransportError as error:
-                patience.failed(error)
+                backoff.failed(error)
 
     def wait_flushed(self) -> None:
         """Return when all of the log is on the broker's disk.
@@ -128,12 +128,12 @@ class RecordAppender:
             TransportError: the broker is away for half a minute, or does not flush.
         """
         deadline = time.monotonic() + _FLUSH_SECONDS
-        patience = Patience()
+        backoff = BoundedBackoff()
         while True:
             try:
                 end = self._flushed_end()
             except TransportError as error:
-                patience.failed(error)
+                backoff.failed(error)
                 continue
             if end == self.end:
                 return

@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 
 from fastlog._record_batch import scan_batches
 from fastlog._segment import scan
-from fastlog.client.connection import Patience
+from fastlog.client.connection import BoundedBackoff
 from fastlog.consumer.fetched import MessageSet, RecordSet
 from fastlog.errors import (
     BrokerError,
@@ -149,15 +149,15 @@ def _pieces(topic: str, place: PartitionPlace, timeout: float, same: SameTopic) 
     number = place.partition.partition
     at = place.start
     most_bytes = _FETCH_BYTES
-    patience = Patience()
+    backoff = BoundedBackoff()
     waited = time.monotonic()
     with open_consumer(place.address, timeout) as consumer:
         while at < place.end:
             try:
                 found = consumer.fetch(topic, number, at, most_bytes, wait=_FLUSH_SECONDS)
-                patience.worked()
+                backoff.worked()
             except TransportError as error:
-                patience.failed(error)
+                backoff.failed(error)
                 continue
             except FastlogError as error:
                 same.check()

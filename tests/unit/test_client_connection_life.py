@@ -19,7 +19,7 @@ import pytest
 
 from fastlog.client import connection as connection_module
 from fastlog.client.addresses import Address
-from fastlog.client.connection import Broker, Connection, ConnectionEnded, ConnectionRefused, Patience
+from fastlog.client.connection import BoundedBackoff, Broker, Connection, ConnectionEnded, ConnectionRefused
 from fastlog.errors import FastlogError, ProtocolError, TransportError, UnsupportedVersionError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
@@ -412,10 +412,10 @@ def test_a_broker_of_an_earlier_state_is_asked_as_it_understands() -> None:
         assert asked.versions == [rq.METADATA_VERSION, rq.OWN_VERSION]
 
 
-# --- patience ---
+# --- bounded backoff ---
 
 
-def test_patience_is_over_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_backoff_ends_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses double up to a second; the last one that fits the time is waited, none beyond it; success begins anew."""
     now = [1000.0]
     pauses: list[float] = []
@@ -427,22 +427,22 @@ def test_patience_is_over_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(connection_module, "pause", pause)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     error = TransportError("away")
-    patience = Patience(0.0625)
-    patience.failed(error)
-    patience.failed(error)
+    backoff = BoundedBackoff(0.0625)
+    backoff.failed(error)
+    backoff.failed(error)
     with pytest.raises(TransportError):
-        patience.failed(error)
+        backoff.failed(error)
     assert pauses == [0.02, 0.04]
-    patience.worked()
+    backoff.worked()
     pauses.clear()
-    patience = Patience(5.0)
+    backoff = BoundedBackoff(5.0)
     with pytest.raises(TransportError):
         for _ in range(100):
-            patience.failed(error)
+            backoff.failed(error)
     assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0]
-    patience.worked()
+    backoff.worked()
     pauses.clear()
-    patience.failed(error)
+    backoff.failed(error)
     assert pauses == [0.02]
 
 
