@@ -186,7 +186,7 @@ class Consumer:
                     return None
                 self._turn = number % len(streams) + 1
                 return found
-            # Nobody rings when a lease holds again.
+            # Nothing wakes this when a lease holds again.
             wait = _LOOK_AGAIN_SECONDS if self._consumer._lease.is_valid else _LEASE_LOOK_SECONDS
             if deadline is not None:
                 left = deadline - time.monotonic()
@@ -328,7 +328,7 @@ def _message(stream: Stream) -> GroupMessage | None:
 
 
 class _Inner(connector.Consumer):
-    """The consumer of threads, with streams that ring for a loop."""
+    """The consumer of threads, with streams that wake tasks of an event loop."""
 
     def __init__(
         self,
@@ -363,12 +363,12 @@ class _LoopStream(Stream):
     def wake(self) -> None:
         """Let the coroutines that wait for messages look again."""
         super().wake()
-        self._threads.ring()
+        self._threads.wake()
 
     def end(self) -> None:
         """Hand out nothing any more; every iteration ends."""
         super().end()
-        self._threads.ring()
+        self._threads.wake()
 
     def _drive(self, feeds: tuple[Feed, ...], deadline: float | None) -> bool:
         """Fetching in the loop's thread would make it wait."""

@@ -373,4 +373,4 @@ class _Room(LocklessCondition):
     def notify_all(self) -> None:
         """Have every thread and the coroutine look at their predicate again."""
         super().notify_all()
-        self._threads.ring()
+        self._threads.wake()

@@ -23,7 +23,7 @@ class Threads:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._waiters: set[asyncio.Future[None]] = set()
-        self._is_rung = False
+        self._is_woken = False
         self._is_scheduled = False
 
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -68,33 +68,33 @@ class Threads:
         made.add_done_callback(_look_at)
         return made
 
-    # -- being told by threads -----------------------------------------------------------------------------------------
+    # -- woken by threads ----------------------------------------------------------------------------------------------
 
     def call(self, function: Callable[[], object]) -> None:
-        """Have the loop call this; safe in any thread. Nothing happens when the loop is closed."""
+        """Have the loop call ``function``; safe in any thread. Nothing happens when the loop is closed."""
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(function)
 
-    def ring(self) -> None:
-        """Let those who wait look again; safe in any thread and signal handler."""
-        self._is_rung = True
+    def wake(self) -> None:
+        """Have every task in ``wait`` return; safe in any thread and signal handler."""
+        self._is_woken = True
         if self._waiters and not self._is_scheduled:
             self._is_scheduled = True
             self.call(self._wake_all)
 
     def begin_to_look(self) -> None:
-        """A ring from now on is not missed by the next ``wait``."""
-        self._is_rung = False
+        """Have the next ``wait`` return at once if ``wake`` is called between now and then."""
+        self._is_woken = False
 
     async def wait(self, seconds: float) -> None:
-        """Return at the next ring, or one since ``begin_to_look``, at the latest after so many seconds."""
+        """Return at the next ``wake``, or one since ``begin_to_look``, at the latest after ``seconds``."""
         loop = self.loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.add(waiter)
         try:
-            if self._is_rung:  # its thread saw nobody waiting
+            if self._is_woken:  # its thread saw nobody waiting
                 return
             timer = loop.call_later(seconds, _set, waiter)
             try:

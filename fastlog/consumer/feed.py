@@ -20,10 +20,10 @@ from fastlog.errors import FastlogError
 log = escaping.logger(__name__)
 
 
-class Bell:
-    """Wakes one thread that waits; a ring that nobody waits for is kept for the next one.
+class AutoResetEvent:
+    """An event that wakes one waiting thread and is reset by it; set while nobody waits, it ends the next wait at once.
 
-    Takes no lock that an interrupted thread could hold, so that a signal handler may ring it.
+    Takes no lock that an interrupted thread could hold, so a signal handler may set it.
     """
 
     __slots__ = ("_lock",)
@@ -32,15 +32,15 @@ class Bell:
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
 
-    def ring(self) -> None:
-        """Let the one who waits, or who comes next, look again."""
+    def set(self) -> None:
+        """Wake the thread that waits, or the next one that will. May be called again."""
         try:
             self._lock.release()
         except RuntimeError:
-            return  # it has rung already
+            return  # it is set already
 
     def wait(self, seconds: float | None) -> None:
-        """Return when it rings, at the latest after so many seconds; None: no end. Ctrl-C ends it at once."""
+        """Return when it is set, at the latest after ``seconds`` (None: no limit), and reset it. Ctrl-C interrupts."""
         self._lock.acquire(timeout=-1 if seconds is None else min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
 
@@ -117,7 +117,7 @@ class Fetching(Protocol):
 
     place: Place
     queue: deque[Item]
-    bell: Bell
+    wakeup: AutoResetEvent
     at_end: bool
     """The broker had nothing more when it last answered."""
     is_starved: bool
@@ -224,7 +224,7 @@ class Feed:
                 place.begin(item.new, item.log)
                 self._on_begin(self.source)
             queue.popleft()
-            fetch.bell.ring()
+            fetch.wakeup.set()
             if taken:
                 return True
             if isinstance(item, Failure):

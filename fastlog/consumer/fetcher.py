@@ -19,7 +19,7 @@ from fastlog.consumer._delivery import Place
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.chunks import AnyChunk
 from fastlog.consumer.config import ConsumerConfig
-from fastlog.consumer.feed import Bell, Failure, Feed, Item, Jump, PartitionState, Phase
+from fastlog.consumer.feed import AutoResetEvent, Failure, Feed, Item, Jump, PartitionState, Phase
 from fastlog.consumer.links import Link, Links
 from fastlog.consumer.offered import Offer
 from fastlog.consumer.partitions import TopicPartition
@@ -68,13 +68,13 @@ class Fetch:
     ) -> None:
         self.place = place
         self.queue: deque[Item] = deque()
-        self.bell = Bell()
+        self.wakeup = AutoResetEvent()
         self.at_end = False
         self.is_starved = False
         # Held by the thread but while it waits, and by a stream that drives; it knows whose it is.
         self._reading = threading.RLock()
         self._is_driven = False
-        self._handover = Bell()
+        self._handover = AutoResetEvent()
         self._driven_at = 0.0
         self._links = links
         self._config = config
@@ -127,8 +127,8 @@ class Fetch:
         channel = self._channel
         if channel is not None:
             channel.close()
-        self.bell.ring()
-        self._handover.ring()
+        self.wakeup.set()
+        self._handover.set()
 
     def drive(self, seconds: float) -> bool:
         """Fetch the next piece in the stream's own thread, if it is near and here within so many seconds.
@@ -166,7 +166,7 @@ class Fetch:
         finally:
             if chunk is None:
                 self._driven_at = 0.0
-                self._handover.ring()
+                self._handover.set()
             self._is_driven = False
             self._reading.release()
         return chunk is not None
@@ -329,7 +329,7 @@ class Fetch:
             if len(self.queue) >= (most if reader.source == "socket" else min(most, _MOST_LOCAL)):
                 self._is_paused = True
                 with self._left_to_the_stream():
-                    self.bell.wait(_HOLD_SECONDS)
+                    self.wakeup.wait(_HOLD_SECONDS)
                 self._is_paused = False
                 continue
             came = True
@@ -350,7 +350,7 @@ class Fetch:
             if holds:
                 wait = _HOLD_SECONDS
             else:
-                self.bell.wait(pause)
+                self.wakeup.wait(pause)
                 pause = min(2 * pause, self._config.fetcher_backoff_ms / 1000)
 
     def _stand_by(self) -> None:
@@ -420,7 +420,7 @@ class Fetch:
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while not self._is_stopped and (left := until - time.monotonic()) > 0:
-            self.bell.wait(left)  # also rings when the stream has taken something
+            self.wakeup.wait(left)  # also set when the stream has taken something
 
     def _try_to_jump(self, link: Link, error: OffsetOutOfRangeError) -> None:
         """Go on where ``autooffset.reset`` says, and report it."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fastlog.consumer._delivery import Batch, Delivery, GroupMessage, Place
 from fastlog.consumer.chunks import AnyChunk
-from fastlog.consumer.feed import Bell, Feed
+from fastlog.consumer.feed import AutoResetEvent, Feed
 from fastlog.consumer.fetched import NumpyBatch
 from fastlog.consumer.partitions import Lease, TopicPartition
 from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError, ForkedError
@@ -109,7 +109,7 @@ class Stream(Delivery):
         self._feeds: tuple[Feed, ...] = ()
         self._is_wanted: Callable[[Place], bool] | None = None
         self._turn = 0
-        self._bell = Bell()
+        self._wakeup = AutoResetEvent()
         self._is_ended = False
         self._refusals: deque[FastlogError] = deque()
         self._told: CoordinationError | None = None
@@ -184,19 +184,19 @@ class Stream(Delivery):
 
     def wake(self) -> None:
         """Let the thread that waits for messages look again."""
-        self._bell.ring()
+        self._wakeup.set()
 
     def refuse(self, error: FastlogError) -> None:
         """Raise this once, where the stream's thread waits for messages. Safe in any thread."""
         self._refusals.append(error)
-        self._bell.ring()
+        self._wakeup.set()
 
     def end(self) -> None:
         """Hand out nothing any more; every iteration ends. Safe in any thread and signal handler."""
         self._is_ended = True
         for feed in self._feeds:
             feed.fetch.place.end()
-        self._bell.ring()
+        self._wakeup.set()
 
     # -- the half that is not compiled ---------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class Stream(Delivery):
         if os.getpid() != self._pid:
             raise ForkedError(f"this stream belongs to the process {self._pid}: make a new consumer after fork")
         if self._is_ended:
-            self._bell.ring()  # for whoever else waits
+            self._wakeup.set()  # for whoever else waits
             return False
         if self._refusals:
             raise self._refusals.popleft()
@@ -253,7 +253,7 @@ class Stream(Delivery):
         if left is not None and left <= 0:
             reason = self.silence()
             raise ConsumerTimeout(f"no message within {timeout:g} s: {reason.value}{self._errors()}", reason)
-        self._bell.wait(left if most is None else most if left is None else min(left, most))
+        self._wakeup.wait(left if most is None else most if left is None else min(left, most))
 
     def _errors(self) -> str:
         fetches = [feed.fetch for feed in self._feeds]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from fastlog.consumer._delivery import Place
 from fastlog.consumer.connector import Consumer
-from fastlog.consumer.feed import Bell
+from fastlog.consumer.feed import AutoResetEvent
 from fastlog.errors import FastlogError
 from fastlog.mirror.pieces import Observer
 
@@ -22,7 +22,7 @@ _LOG_SECONDS = 30.0
 
 
 class Committer:
-    """Commits of one source. ``settled`` and ``ring`` are for any thread, ``run`` has one of its own.
+    """Commits of one source. ``settled`` and ``wake`` are for any thread, ``run`` has one of its own.
 
     The group commits by itself what counts as consumed. This decides what does; and commits at once where a lane may
     not send on before that.
@@ -35,12 +35,12 @@ class Committer:
         self._is_wanted = is_wanted
         self._unkept: dict[Place, int] = {}
         self._lock = threading.Lock()
-        self._bell = Bell()
+        self._wakeup = AutoResetEvent()
         self._over = threading.Event()
         self._logged = 0.0
 
     def settled(self, place: Place, next_offset: int) -> None:
-        """All before this offset was acknowledged and told to the observer."""
+        """Note that everything below this offset was acknowledged and passed to the observer."""
         if self._keep is None:
             place.done(next_offset)
             return
@@ -48,18 +48,18 @@ class Committer:
             is_first = not self._unkept
             self._unkept[place] = next_offset
         if is_first:
-            self._bell.ring()
+            self._wakeup.set()
 
-    def ring(self) -> None:
-        """A lane waits for a commit."""
-        self._bell.ring()
+    def wake(self) -> None:
+        """Have ``run`` look whether a lane waits for a commit."""
+        self._wakeup.set()
 
     def run(self, consumer: Consumer, committed: Callable[[], None]) -> None:
-        """Until ``stop``; ``committed`` is called when something may have been."""
+        """Commit until ``stop``; ``committed`` is called after each try, whether it has worked or not."""
         while not self._over.is_set():
-            self._bell.wait(None)
+            self._wakeup.wait(None)
             if not self._is_wanted() and not self._over.is_set():
-                self._bell.wait(_GATHER_SECONDS)
+                self._wakeup.wait(_GATHER_SECONDS)
             if self._over.is_set():
                 return
             began = time.monotonic()
@@ -72,14 +72,14 @@ class Committer:
                     self._logged = began
                     log.warning("source=%s: offsets wait: %s", self._name, " ".join(str(error).split()))
                 self._over.wait(_RETRY_SECONDS)
-                self._bell.ring()
+                self._wakeup.set()
             committed()
             self._over.wait(max(0.0, began + _LEAST_PAUSE - time.monotonic()))
 
     def stop(self) -> None:
-        """Let ``run`` end."""
+        """Have ``run`` return soon; waits for nothing."""
         self._over.set()
-        self._bell.ring()
+        self._wakeup.set()
 
     def keep(self) -> None:
         """Let what was settled count as consumed.

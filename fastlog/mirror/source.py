@@ -222,7 +222,7 @@ class Source:
         )
         self._committer.settled(piece.place, piece.next_offset)
         if lane.wants_commit:
-            self._committer.ring()
+            self._committer.wake()
 
     def _tell(self, run: Forwarded) -> None:
         """Count what was forwarded or left out, and let the observer do so."""
@@ -272,7 +272,7 @@ class Source:
                 self._forget(lane)
                 continue
             if lane.wants_commit:
-                self._committer.ring()  # again, if it failed before
+                self._committer.wake()  # again, if it failed before
             if source.topic not in ways:
                 ways[source.topic] = self._way(source.topic)
             self._place(lane, ways[source.topic])

@@ -98,7 +98,7 @@ class Publisher:
         """The state of a process that has sent nothing yet."""
         # Taken by a signal handler while its own thread has it; no call stands between reading and writing a count.
         self._lock = threading.RLock()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._items: deque[_Item] = deque()
         self._epoch = _Epoch()
         self._older: list[_Epoch] = []
@@ -106,7 +106,7 @@ class Publisher:
         self._producer: Producer | None = None
         self._thread: threading.Thread | None = None
         self._is_asleep = False
-        self._is_hurried = False
+        self._is_flush_due = False
         self._gives_up = False
         self._flush_failed = False
         self._pending = self._pending_bytes = 0
@@ -147,12 +147,12 @@ class Publisher:
             self._pending += 1
             self._pending_bytes += len(payload)
             self._items.append(_Item(epoch, key, payload))
-            rings = self._is_asleep or (not self._is_hurried and self._pending * 2 >= self._bound)
-            if rings:
-                self._is_hurried = self._is_hurried or not self._is_asleep
+            wakes = self._is_asleep or (not self._is_flush_due and self._pending * 2 >= self._bound)
+            if wakes:
+                self._is_flush_due = self._is_flush_due or not self._is_asleep
                 self._is_asleep = False
-        if rings:
-            self._bell.put(None)
+        if wakes:
+            self._wakeups.put(None)
         if self._thread is None:
             self._start()
         return True
@@ -171,9 +171,9 @@ class Publisher:
         with self._lock:
             epoch, self._epoch = self._epoch, _Epoch()
             waited = self._older = [one for one in (*self._older, epoch) if one.open]
-            self._is_hurried = True
+            self._is_flush_due = True
             self._is_asleep = False
-        self._bell.put(None)
+        self._wakeups.put(None)
         seconds = self._close_seconds if timeout is None else max(0.0, timeout)
         done = self._progress.wait_for(lambda: not any(one.open for one in waited), seconds)
         self._flush_failed = not done
@@ -189,14 +189,14 @@ class Publisher:
             seconds = 0.0
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True
-            self._is_hurried = True
+            self._is_flush_due = True
             self._is_asleep = False
         if was_closed:
             return
-        self._bell.put(None)
+        self._wakeups.put(None)
         self._progress.wait_for(lambda: not self._pending, seconds)
         self._gives_up = True
-        self._bell.put(None)
+        self._wakeups.put(None)
         producer = self._producer
         if producer is not None:
             try:
@@ -232,7 +232,7 @@ class Publisher:
         while self._wait_for_items():
             items = [self._items.popleft() for _ in range(min(len(self._items), _MOST_AT_ONCE))]
             with self._lock:
-                self._is_hurried = self._is_hurried and bool(self._items)
+                self._is_flush_due = self._is_flush_due and bool(self._items)
             groups: dict[tuple[_Epoch, Key], list[bytes]] = {}
             for epoch, key, payload in items:
                 groups.setdefault((epoch, key), []).append(payload)
@@ -251,7 +251,7 @@ class Publisher:
                 self._sleep(_REPORT_SECONDS if self._dropped > self._reported else None)
                 self._report(_REPORT_SECONDS)
         deadline = time.monotonic() + self._collect_seconds
-        while not (self._is_hurried or self._is_closed or len(self._items) >= _MOST_AT_ONCE):
+        while not (self._is_flush_due or self._is_closed or len(self._items) >= _MOST_AT_ONCE):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
@@ -260,7 +260,7 @@ class Publisher:
 
     def _sleep(self, seconds: float | None) -> None:
         with suppress(queue.Empty):
-            self._bell.get(timeout=seconds)
+            self._wakeups.get(timeout=seconds)
 
     def _send(self, epoch: _Epoch, key: Key, payloads: list[bytes]) -> None:
         """Hand payloads to the producer, again and again while no broker answers."""

@@ -15,7 +15,7 @@ from fastlog._segment import pack
 from fastlog.client.addresses import Address
 from fastlog.consumer import fetcher
 from fastlog.consumer._delivery import GroupMessage
-from fastlog.consumer.feed import Bell, Phase
+from fastlog.consumer.feed import AutoResetEvent, Phase
 from fastlog.consumer.stream import NoMessage
 from fastlog.errors import ClosedError, ConsumerTimeout, TransportError
 from fastlog.wire import requests as rq
@@ -37,19 +37,19 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "_STAND_BY_SECONDS", PATIENCE * 2)
 
 
-def test_a_bell_keeps_one_ring_and_waits_no_longer_than_it_is_told() -> None:
-    bell = Bell()
+def test_an_event_is_set_once_and_waited_for_no_longer_than_asked() -> None:
+    wakeup = AutoResetEvent()
     for _ in range(3):
-        bell.ring()
-    bell.wait(None)
+        wakeup.set()
+    wakeup.wait(None)
     began = time.monotonic()
-    bell.wait(0.02)
+    wakeup.wait(0.02)
     assert time.monotonic() - began >= 0.02
-    bell.wait(0.0)
-    bell.wait(-1.0)
-    threading.Timer(0.01, bell.ring).start()
+    wakeup.wait(0.0)
+    wakeup.wait(-1.0)
+    threading.Timer(0.01, wakeup.set).start()
     with sooner_than(PATIENCE):
-        bell.wait(1e300)
+        wakeup.wait(1e300)
 
 
 @pytest.mark.usefixtures("long_pauses")

@@ -178,12 +178,12 @@ def test_a_lane_that_waits_is_committed_for_and_told(monkeypatch: pytest.MonkeyP
     committer = Committer("a", None, lambda: bool(wanted))
     commits = Commits()
     with running(committer, commits, told.release):
-        committer.ring()
+        committer.wake()
         assert told.acquire(timeout=PATIENCE)
         assert commits.calls == 1
         wanted.clear()
         monkeypatch.setattr(committing, "_GATHER_SECONDS", 0.001)
-        committer.ring()
+        committer.wake()
         assert told.acquire(timeout=PATIENCE)
         assert commits.calls == 1
 
@@ -199,7 +199,7 @@ def test_keeping_alone_is_gathered_for_a_while_and_a_lane_hurries_it(monkeypatch
     with running(committer, commits):
         committer.settled(given, 120)
         wanted.append(True)
-        committer.ring()
+        committer.wake()
         wait_until("it was kept", lambda: given.consumed == 120)
         wait_until("and committed", lambda: commits.calls == 1)
     assert keeper.calls == 1
@@ -228,22 +228,22 @@ def test_what_failed_is_tried_again_by_itself_and_said_once(
     committer = Committer("the source", None, lambda: bool(wanted))
     caplog.set_level(logging.WARNING)
     with running(committer, commits):
-        committer.ring()
+        committer.wake()
         wait_until("it was committed", lambda: commits.calls == 3)
         wanted.clear()
     assert [record.getMessage() for record in caplog.records] == ["source=the source: offsets wait: away for now"]
 
 
 def test_a_failure_pauses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often it is rung: a ZooKeeper that is away is not asked in a circle; and the end does not wait for it."""
+    """However often it is woken: an unavailable ZooKeeper is not asked again at once; the end does not wait for it."""
     monkeypatch.setattr(committing, "_RETRY_SECONDS", 1000.0)
     commits = Commits(CoordinationError("away"))
     committer = Committer("a", None, lambda: True)
     with running(committer, commits):
-        committer.ring()
+        committer.wake()
         wait_until("it failed", lambda: commits.calls == 1)
         for _ in range(20):
-            committer.ring()
+            committer.wake()
         assert not threading.Event().wait(0.05)
         assert commits.calls == 1
 
@@ -254,15 +254,15 @@ def test_rings_in_a_row_are_not_a_commit_each(monkeypatch: pytest.MonkeyPatch) -
     commits = Commits()
     committer = Committer("a", None, lambda: True)
     with running(committer, commits):
-        committer.ring()
+        committer.wake()
         wait_until("it was committed", lambda: commits.calls == 1)
         for _ in range(20):
-            committer.ring()
+            committer.wake()
         assert not threading.Event().wait(0.05)
         assert commits.calls == 1
 
 
-def test_it_does_nothing_before_it_is_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_nothing_before_it_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committing, "_GATHER_SECONDS", 0.001)
     looks: list[bool] = []
     with running(Committer("a", None, lambda: bool(looks.append(True))), Commits()):

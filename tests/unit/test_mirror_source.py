@@ -412,7 +412,7 @@ def test_a_commit_that_leaves_a_lane_waiting_is_asked_for_again(site: Callable[.
     thread = threading.Thread(target=source._committer.run, args=(consumer, source._committed), daemon=True)
     thread.start()
     try:
-        source._committer.ring()
+        source._committer.wake()
         wait_until("a commit", lambda: len(calls) == 1)
         source.look()
         wait_until("another one", lambda: lane.committed == 100)
