@@ -17,7 +17,7 @@ from fastlog.consumer.feed import Feed, Jump, PartitionState
 from fastlog.consumer.fields import ConsumerFields
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.consumer.stream import Done, NoMessage, Stream
 from fastlog.errors import ConfigError, ConsumerTimeout, StateError
 

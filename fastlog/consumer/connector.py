@@ -25,7 +25,7 @@ from fastlog.consumer.group import Group, make_consumer_id
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Lease, TopicPartition
 from fastlog.consumer.simple import SimpleConsumer
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.consumer.stream import Stream
 from fastlog.errors import (
     ArgumentError,

@@ -19,7 +19,7 @@ from fastlog.consumer.group_kinds import OpenSession, kind_of
 from fastlog.consumer.member_session import AnySession, GroupWork
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Lease, Readers, TopicPartition
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.coordination.session import UnknownHostError
 from fastlog.errors import ArgumentError, ClosedError, CoordinationError, FastlogError, ForkedError, StateError
 from fastlog.zkpaths import PartitionId, Subscription, new_consumer_id
@@ -73,7 +73,7 @@ class Group:
         if on_refused is not None:
             self._work.on_refused = on_refused
         self._inbox = self._work.inbox
-        self._standing = self._work.standing
+        self._status = self._work.status
         self._kind = kind_of(config, self.consumer_id, open_session)
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"fastlog-group-{config.group_id}", daemon=True)
@@ -95,7 +95,7 @@ class Group:
         self._thread.start()
         session, patience = None, self.config.zk_connection_timeout_ms / 1000
         since, changes = time.monotonic(), 0
-        while not self._standing.is_member and not self._is_over:
+        while not self._status.is_member and not self._is_over:
             if self._session is not session:
                 session = self._session
                 changes += 1
@@ -106,13 +106,13 @@ class Group:
                         # A member of this id that died a moment ago is still there.
                         patience = self._kind.seconds_to_join(session) + _LATE_SECONDS
             if time.monotonic() - since > patience:
-                self._fatal = self._standing.error or self._kind.silence(patience)
+                self._fatal = self._status.error or self._kind.silence(patience)
                 break
             time.sleep(_LOOK_SECONDS)
         deadline = time.monotonic() + _TOPICS_SECONDS
-        while not (self._standing.knows_topics or self._is_over or time.monotonic() >= deadline):
+        while not (self._status.knows_topics or self._is_over or time.monotonic() >= deadline):
             time.sleep(_LOOK_SECONDS)
-        error = self._fatal or next(iter(self._standing.refused.values()), None)
+        error = self._fatal or next(iter(self._status.refused.values()), None)
         if error is not None:
             self.stop()
             raise error
@@ -195,14 +195,14 @@ class Group:
         if self._is_over:
             return GroupState.STOPPED
         session = self._session
-        if session is None or not session.is_connected or (self._standing.is_member and not self.lease.is_valid):
+        if session is None or not session.is_connected or (self._status.is_member and not self.lease.is_valid):
             return self._kind.away
-        return self._standing.state
+        return self._status.state
 
     @property
     def error(self) -> Exception | None:
         """What went wrong last and has not been put right."""
-        return self._standing.error
+        return self._status.error
 
     @property
     def session_id(self) -> int | str | None:
@@ -213,38 +213,38 @@ class Group:
     @property
     def owned(self) -> dict[TopicPartition, str]:
         """The partitions read by this member, with the name of the thread; none while that is not certain."""
-        owned = dict(self._standing.owned)
+        owned = dict(self._status.owned)
         return owned if self.lease.is_valid else {}
 
     @property
     def committed(self) -> dict[TopicPartition, int]:
         """The offsets that are saved, of the partitions owned, where there are any."""
-        return dict(self._standing.committed)
+        return dict(self._status.committed)
 
     @property
     def topics(self) -> Mapping[str, list[PartitionId]]:
         """Every partition of the topics that are read, whoever reads it, as it was shown last."""
-        return self._standing.partitions
+        return self._status.partitions
 
     @property
     def brokers(self) -> Mapping[int, Address]:
         """Where the brokers are, by id, as it was shown last."""
-        return self._standing.addresses
+        return self._status.addresses
 
     @property
     def failed_commits(self) -> int:
         """Commits that failed and that nobody waited for."""
-        return self._standing.failed_commits
+        return self._status.failed_commits
 
     @property
     def rebalances(self) -> int:
         """How often partitions came or went."""
-        return self._standing.rebalances
+        return self._status.rebalances
 
     @property
     def sessions(self) -> int:
         """How many sessions there have been."""
-        return self._standing.sessions
+        return self._status.sessions
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
@@ -253,7 +253,7 @@ class Group:
     # --- the worker ---
 
     def _run(self) -> None:
-        work, inbox, standing = self._work, self._inbox, self._standing
+        work, inbox, status = self._work, self._inbox, self._status
         failures = 0
         try:
             while not inbox.is_stopping:
@@ -261,18 +261,18 @@ class Group:
                 try:
                     session = self._kind.open(inbox.wake, lambda: not inbox.is_stopping)
                 except CoordinationError as error:
-                    standing.error = error
-                    if isinstance(error, UnknownHostError) and not standing.sessions:
+                    status.error = error
+                    if isinstance(error, UnknownHostError) and not status.sessions:
                         self._fatal = error
                         return
                 except FastlogError as error:  # a setting; trying again does not mend it
-                    standing.error = self._fatal = error
+                    status.error = self._fatal = error
                     return
                 except Exception as error:
                     log.exception("event=group_failed group=%s: no session", self.config.group_id)
-                    standing.error = error
+                    status.error = error
                 else:
-                    standing.sessions += 1
+                    status.sessions += 1
                     self._session = session
                     try:
                         was_member = self._kind.run(work, session)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.member_session import AnySession, GroupWork
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.coordination.session import Session, Watch
 from fastlog.errors import CoordinationError
 

@@ -77,7 +77,7 @@ class GroupSession(MemberSession):
             self._note_unread([topic for topic in sorted(found) if self._registrations.is_passed_by(topic)])
             return
         for topic, address in found.items():
-            if topic not in self._work.standing.refused:
+            if topic not in self._work.status.refused:
                 self._work.refuse(topic, cannot_be_read(topic, address))
 
     def _more_due(self) -> list[float]:
@@ -113,7 +113,7 @@ class GroupSession(MemberSession):
         if work.consumer_id not in cluster.members:
             self._membership.prove()
         wanted = self._registrations.wanted(cluster)
-        work.standing.partitions = cluster.partitions
+        work.status.partitions = cluster.partitions
         if not cluster.addresses:
             work.limited_log.warning(
                 "no brokers",
@@ -124,10 +124,10 @@ class GroupSession(MemberSession):
             )
         missing = {topic for topic, partitions in cluster.partitions.items() if not partitions}
         self._lookup.follow(None if work.subscription.is_filter else missing, cluster.addresses.values())
-        refused = work.standing.refused
+        refused = work.status.refused
         if refused.keys() - missing:  # of Kafka 0.7 now
-            work.standing.refused = {topic: error for topic, error in refused.items() if topic in missing}
+            work.status.refused = {topic: error for topic, error in refused.items() if topic in missing}
         self._make_so(wanted, cluster.addresses, len(cluster.members))
-        if work.standing.error is None:
-            work.standing.error = next(iter(work.standing.refused.values()), None)
+        if work.status.error is None:
+            work.status.error = next(iter(work.status.refused.values()), None)
         self._watched.end_round()

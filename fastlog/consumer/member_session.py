@@ -13,7 +13,7 @@ from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.holdings import Holdings
 from fastlog.consumer.offsets import OffsetStore, lost_error
 from fastlog.consumer.partitions import Lease, Readers, TopicPartition
-from fastlog.consumer.standing import CommitRequest, GroupState, Inbox, Standing
+from fastlog.consumer.status import CommitRequest, GroupState, Inbox, MemberStatus
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import ClosedError, CoordinationError, FastlogError, OwnershipLostError
 from fastlog.limited_log import LimitedLog
@@ -68,7 +68,7 @@ class GroupWork:
         self.readers = readers
         self.store = store
         self.lease = lease
-        self.standing = Standing()
+        self.status = MemberStatus()
         self.inbox = Inbox()
         self.limited_log = LimitedLog(log)
         self.source = random.Random()
@@ -86,7 +86,7 @@ class GroupWork:
 
     def commit_failed(self, error: Exception) -> None:
         """Count it, and log one in a while."""
-        self.standing.failed_commits += 1
+        self.status.failed_commits += 1
         self.limited_log.warning("commit", "event=commit_failed group=%s: %s", self.config.group_id, error)
 
     def auto_commit_failed(self, error: Exception) -> None:
@@ -112,7 +112,7 @@ class GroupWork:
 
     def told_lost(self, partitions: frozenset[TopicPartition]) -> OwnershipLostError:
         """What to raise for partitions that are gone; each is raised for once."""
-        self.standing.unsaved -= partitions
+        self.status.unsaved -= partitions
         return lost_error(list(partitions))
 
     def refuse_commits(self) -> None:
@@ -123,15 +123,15 @@ class GroupWork:
     def _refusal(self, offsets: Mapping[TopicPartition, int] | None) -> Exception:
         if self.inbox.is_stopping:
             return ClosedError("the consumer was shut down")
-        lost = self.standing.unsaved if offsets is None else frozenset(offsets)
+        lost = self.status.unsaved if offsets is None else frozenset(offsets)
         if lost:
             return self.told_lost(lost)
-        why = f": {self.standing.error}" if self.standing.error else ""
+        why = f": {self.status.error}" if self.status.error else ""
         return CoordinationError(f"not committed: there is no session with {self.config.kept_by}{why}")
 
     def refuse(self, topic: str, error: FastlogError) -> None:
         """A topic that was asked for by name cannot be read here: say so, once."""
-        self.standing.refused = {**self.standing.refused, topic: error}
+        self.status.refused = {**self.status.refused, topic: error}
         log.error("event=topic_refused group=%s: %s", self.config.group_id, error)
         self.on_refused(topic, error)
 
@@ -215,44 +215,44 @@ class MemberSession:
         Afterwards nothing is read or owned any more, and the session is closed.
         """
         work = self._work
-        standing = work.standing
+        status = work.status
         was_member = False
         try:
             while not work.inbox.is_stopping:
                 if self._session.is_lost:
                     raise SessionLostError(f"the session with {work.config.kept_by} is over")
                 self.turn()
-                was_member |= standing.is_member
+                was_member |= status.is_member
                 if not self._has_news or self._failures:
                     work.inbox.wait(self._next_due() - time.monotonic())
             self._leave()
         except SessionLostError as error:
-            standing.error = error
+            status.error = error
         except Exception as error:  # of a store or of readers: better to begin anew than to leave a dead member behind
             log.exception("event=group_failed group=%s: starting over", work.config.group_id)
-            standing.error = error
+            status.error = error
         finally:
             self.end()
         return was_member
 
     def turn(self) -> None:
         """Everything that is due. Raises ``SessionLostError``; other trouble is noted."""
-        standing = self._work.standing
+        status = self._work.status
         try:
             self._prove_if_due()
-            standing.is_member = self._is_member
-            self._work.has_been_member |= standing.is_member
+            status.is_member = self._is_member
+            self._work.has_been_member |= status.is_member
             self._holdings.note_logs()
             if self._takes_commits:
                 self._serve()
             self._do_what_is_due()
             self._failures = 0
-            standing.knows_topics |= self._knows_topics
+            status.knows_topics |= self._knows_topics
         except SessionLostError:
             raise
         except CoordinationError as error:
-            standing.error = error
-            standing.state = GroupState.FAILING
+            status.error = error
+            status.state = GroupState.FAILING
             self._work.limited_log.warning("waits", "event=group_waits group=%s: %s", self._work.config.group_id, error)
             while (request := self._work.inbox.next_commit()) is not None:
                 self._work.answer(request, error)  # rather now than after one more silence
@@ -291,7 +291,7 @@ class MemberSession:
     def _make_so(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address], members: int) -> None:
         """Read what is wanted, as far as that goes, and show how it stands. Raises what ``Holdings.settle`` does."""
         work, holdings = self._work, self._holdings
-        work.standing.addresses = addresses
+        work.status.addresses = addresses
         if addresses != self._addresses:
             self._addresses = addresses
             work.readers.moved(addresses)
@@ -301,29 +301,29 @@ class MemberSession:
         finally:
             self._show()
         if holdings.changes != changes:
-            work.standing.rebalances += 1
+            work.status.rebalances += 1
             log.info(
                 "event=group_changed group=%s consumer=%s owned=%d of=%d members=%d",
                 work.config.group_id,
                 work.consumer_id,
-                len(work.standing.owned),
+                len(work.status.owned),
                 len(wanted),
                 members,
             )
         self._settle_due = holdings.next_try()
         error = holdings.error(work.config.rebalance_max_retries)
-        work.standing.error = error
+        work.status.error = error
         if holdings.is_settled:
-            work.standing.state = GroupState.ASSIGNED if wanted else GroupState.NOTHING
+            work.status.state = GroupState.ASSIGNED if wanted else GroupState.NOTHING
         else:
-            work.standing.state = GroupState.JOINING if error is None else GroupState.FAILING
+            work.status.state = GroupState.JOINING if error is None else GroupState.FAILING
 
     def _show(self) -> None:
-        standing, holdings = self._work.standing, self._holdings
-        standing.owned = holdings.read
-        standing.committed = holdings.saved
-        standing.unsaved |= holdings.unsaved
-        standing.failed_commits += holdings.failed_saves
+        status, holdings = self._work.status, self._holdings
+        status.owned = holdings.read
+        status.committed = holdings.saved
+        status.unsaved |= holdings.unsaved
+        status.failed_commits += holdings.failed_saves
         holdings.unsaved.clear()
         holdings.failed_saves = 0
 
@@ -351,7 +351,7 @@ class MemberSession:
         work, holdings = self._work, self._holdings
         if offsets is None:
             offsets = work.readers.consumed()
-            lost = work.standing.unsaved
+            lost = work.status.unsaved
         else:
             lost = frozenset(partition for partition in offsets if not holdings.holds(partition))
         try:
@@ -361,7 +361,7 @@ class MemberSession:
         else:
             work.commit_worked()
         finally:
-            work.standing.committed = holdings.saved
+            work.status.committed = holdings.saved
         if lost:
             raise work.told_lost(lost)
 
@@ -375,7 +375,7 @@ class MemberSession:
         else:
             self._work.commit_worked()
         finally:
-            self._work.standing.committed = self._holdings.saved
+            self._work.status.committed = self._holdings.saved
 
     def _commit_beginnings(self) -> None:
         """The broker would say something else to who owns them next, and what was not handed out yet be left out."""
@@ -393,7 +393,7 @@ class MemberSession:
             work.auto_commit_failed(error)
             self._begin_due = time.monotonic() + min(MOST_PAUSE, work.config.auto_commit_interval_ms / 1000)
         finally:
-            work.standing.committed = self._holdings.saved
+            work.status.committed = self._holdings.saved
 
     def _wait_for_beginnings(self) -> None:
         """A broker that is being asked where a partition begins may still say so, and that is committed then."""
@@ -419,14 +419,14 @@ class MemberSession:
 
     def end(self) -> None:
         """Read and own nothing more, and close the session."""
-        standing = self._work.standing
+        status = self._work.status
         self._work.lease.drop()
         try:
             self._holdings.drop()
         except Exception:
             log.exception("event=readers_failed group=%s", self._work.config.group_id)
         self._show()
-        standing.owned, standing.committed, standing.is_member = {}, {}, False
-        standing.state = GroupState.JOINING
+        status.owned, status.committed, status.is_member = {}, {}, False
+        status.state = GroupState.JOINING
         self._say_goodbye()
         self._session.close()

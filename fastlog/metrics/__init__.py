@@ -126,7 +126,7 @@ class ClientMetrics:
         return ()
 
     def _of_consumers(self, consumers: list[tuple[str, Any]]) -> Iterator[Metric]:
-        from fastlog.consumer.standing import GroupState
+        from fastlog.consumer.status import GroupState
 
         states = _family(
             "fastlog_consumer_group_state", False, "1 for what it is about, 0 otherwise.", ["client", "state"]

@@ -121,7 +121,7 @@ class Stepped:
             if self.life is not None and self.life.is_settled:
                 return
             clock.now += 0.05
-        raise AssertionError(f"not settled: {self.work.standing}")
+        raise AssertionError(f"not settled: {self.work.status}")
 
 
 def run_for(member: Stepped, clock: Clock, seconds: float, at: Callable[[float], None] = lambda now: None) -> int:

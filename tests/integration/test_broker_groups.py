@@ -23,7 +23,7 @@ from fastlog.client.coordinator import Coordinator
 from fastlog.client.group_requests import Committed, Identity
 from fastlog.consumer.connector import Consumer
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.consumer.stream import NoMessage, Stream
 from fastlog.errors import ConfigError, ConsumerTimeout, CoordinationError, OwnershipLostError
 from fastlog.zkpaths import PartitionId

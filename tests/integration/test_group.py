@@ -15,7 +15,7 @@ import pytest
 
 from fastlog import testing
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.coordination.zookeeper import ZooKeeperSession
 from fastlog.errors import OwnershipLostError
 from fastlog.testing import RunningZooKeeper

@@ -18,7 +18,7 @@ from fastlog.aio import Consumer as AsyncConsumer
 from fastlog.client.addresses import Address
 from fastlog.client.records import RecordBroker
 from fastlog.consumer._delivery import GroupMessage
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.consumer.stream import NoMessage, Stream
 from fastlog.errors import ConfigError, CoordinationError, UnsupportedFeatureError
 from fastlog.testing import RunningBroker, RunningZooKeeper

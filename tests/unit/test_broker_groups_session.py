@@ -23,7 +23,7 @@ from fastlog.consumer.broker_groups.topics import Found
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.member_session import GroupWork
 from fastlog.consumer.partitions import Claim, Lease, TopicPartition
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import ConfigError, CoordinationError, OwnershipLostError
 from fastlog.workers.coordinator import codec
@@ -207,14 +207,14 @@ class Member:
         self.turn()
         self.turn()
         assert {each.partition.partition for each in self.readers.claims} == set(numbers)
-        assert self.standing.state is (GroupState.ASSIGNED if numbers else GroupState.NOTHING)
+        assert self.status.state is (GroupState.ASSIGNED if numbers else GroupState.NOTHING)
         self.clock.now += 1
         self.events.clear()
         return self
 
     @property
-    def standing(self) -> Any:
-        return self.work.standing
+    def status(self) -> Any:
+        return self.work.status
 
     def view(self) -> MemberView:
         """What it has said of itself when it joined last."""
@@ -228,7 +228,7 @@ class Member:
             self.life.turn()
         assert self.place.is_lost
         self.life.end()
-        assert not self.readers.claims and not self.work.lease.is_valid and not self.standing.is_member
+        assert not self.readers.claims and not self.work.lease.is_valid and not self.status.is_member
         assert not any(event.startswith("commit") for event in self.events[self.events.index("beat") :])
         assert ("leave" in self.events) is says_goodbye and self.events[-1] == "close"
 
@@ -245,12 +245,12 @@ def member(monkeypatch: pytest.MonkeyPatch) -> Member:
 def test_joining(member: Member) -> None:
     """An id first, a generation, an assignment, offsets in one request; then it reads from where was committed."""
     member.stub.kept["t", 1] = Committed(55, "log=77 lost=1-2")
-    assert member.turn() == ["join"] and member.standing.state is GroupState.JOINING
+    assert member.turn() == ["join"] and member.status.state is GroupState.JOINING
     asked = read(member.stub.posted)  # type: ignore[arg-type]
     assert (asked.member_id, asked.protocol_type, asked.protocols[0].name) == ("", "consumer", "fastlog-range")
     assert (asked.session_timeout.seconds, asked.rebalance_timeout.seconds) == (10, 20)
     assert member.view() == MemberView("g_me", Subscription({"t": 2}))
-    assert member.turn() == [] and not member.standing.is_member
+    assert member.turn() == [] and not member.status.is_member
     member.joined(code=79, generation=-1)
     assert member.turn() == [] and member.place.id == "m"
     assert member.turn() == ["join"] and read(member.stub.posted).member_id == "m"  # type: ignore[arg-type]
@@ -262,15 +262,15 @@ def test_joining(member: Member) -> None:
     member.given(0, 1)
     member.stub.codes[BEAT] = [27]  # it may be told that it rebalances already before all is begun
     assert member.turn() == ["fetch [0, 1]", "beat", "take 0", "take 1"]
-    assert member.standing.state is GroupState.JOINING and member.work.lease.seconds_left == pytest.approx(9 - 2)
+    assert member.status.state is GroupState.JOINING and member.work.lease.seconds_left == pytest.approx(9 - 2)
     claims = member.readers.claims
     assert claims == {part(0): Claim("g_me-0", Stub.address, None), part(1): Claim("g_me-0", Stub.address, 55, 77)}
-    assert member.standing.addresses == {3: Stub.address} and member.standing.owned.keys() == {part(0), part(1)}
-    assert member.standing.partitions == {"t": [PartitionId(3, number) for number in range(4)]}
-    assert member.turn() == ["join"] and member.standing.is_member and member.work.has_been_member
+    assert member.status.addresses == {3: Stub.address} and member.status.owned.keys() == {part(0), part(1)}
+    assert member.status.partitions == {"t": [PartitionId(3, number) for number in range(4)]}
+    assert member.turn() == ["join"] and member.status.is_member and member.work.has_been_member
     member.joined(5)
     member.given(0, 1)
-    assert member.turn() == ["sync"] and member.standing.state is GroupState.ASSIGNED
+    assert member.turn() == ["sync"] and member.status.state is GroupState.ASSIGNED
     member.clock.now = sent + 3
     assert member.turn() == ["beat"] and member.work.lease.seconds_left == pytest.approx(9)
     assert member.life._next_due() == pytest.approx(member.clock.now + 1)
@@ -288,7 +288,7 @@ def test_the_leader_deals_out(member: Member) -> None:
     assert rows == {"m": Given({("t", 1): 1}, 2, False), "z": Given({("u", 0): 0}, 2, True)}
     member.given(1, whole=False)
     member.turn()
-    assert member.standing.state is GroupState.JOINING and set(member.readers.claims) == {part(1)}  # more is to come
+    assert member.status.state is GroupState.JOINING and set(member.readers.claims) == {part(1)}  # more is to come
     member.clock.now += 6
     member.counts["v"] = 5
     assert member.turn() == ["beat"]  # nobody reads that
@@ -301,7 +301,7 @@ def test_who_does_not_lead_leaves_new_topics_to_who_does(member: Member) -> None
     member.settled(0)
     member.counts["t"] = 9
     member.clock.now += 5
-    assert member.turn() == ["beat"] and len(member.standing.partitions["t"]) == 9
+    assert member.turn() == ["beat"] and len(member.status.partitions["t"]) == 9
     assert member.looks[-1] == ["t"]
 
 
@@ -317,7 +317,7 @@ def test_a_rebalance(member: Member) -> None:
     assert member.turn() == ["beat", "join"]
     assert member.work.lease.seconds_left == pytest.approx(left - 1)  # it says nothing of how long it may go on
     assert member.view() == MemberView("g_me", Subscription({"t": 2}), True, frozenset(("t", n) for n in range(3)), 1)
-    assert len(member.readers.claims) == 3 and member.standing.state is GroupState.JOINING
+    assert len(member.readers.claims) == 3 and member.status.state is GroupState.JOINING
     asked = member.work.inbox.ask(None, True)
     member.clock.now += 1
     assert member.turn() == []  # nothing else is asked while it waits
@@ -326,13 +326,13 @@ def test_a_rebalance(member: Member) -> None:
     member.work.config.__dict__["auto_commit"] = True
     member.life._holdings._auto_commit = True
     assert member.turn() == ["sync", "release 2", "commit 2=20"]
-    assert member.standing.state is GroupState.JOINING
+    assert member.status.state is GroupState.JOINING
     assert member.turn() == ["beat", "commit 1=10", "join"]
     asked.wait(0)
     assert member.view().held == {("t", 0), ("t", 1)} and member.view().generation == 2
     member.joined(3)
     member.given(0, 1)
-    assert member.turn() == ["sync"] and member.standing.state is GroupState.ASSIGNED
+    assert member.turn() == ["sync"] and member.status.state is GroupState.ASSIGNED
     assert member.stub.kept["t", 2].offset == 20
 
 
@@ -385,7 +385,7 @@ def test_a_commit_may_be_refused(member: Member, code: int, joins: bool) -> None
     assert member.turn() == ["commit 0=5", *(["join"] if joins else [])]
     with pytest.raises(CoordinationError, match=r"not committed: t/0: .*\(error"):
         asked.wait(0)
-    assert member.readers.claims and part(0) not in member.standing.committed
+    assert member.readers.claims and part(0) not in member.status.committed
 
 
 def test_a_commit_may_be_taken_in_part(member: Member) -> None:
@@ -426,16 +426,16 @@ def test_who_cannot_be_a_member_is_told_at_once(member: Member, code: int) -> No
     again.turn()
     member.joined(code=code)
     again.turn()
-    assert member.work.refusal is None and member.standing.state is GroupState.FAILING
-    assert f"(error {code})" in str(member.standing.error)
+    assert member.work.refusal is None and member.status.state is GroupState.FAILING
+    assert f"(error {code})" in str(member.status.error)
 
 
 @pytest.mark.parametrize("code", [81, 14, 15, 16, -1])
 def test_who_cannot_be_a_member_now_tries_again(member: Member, code: int) -> None:
     member.turn()
     member.joined(code=code)
-    assert member.turn() == [] and member.standing.state is GroupState.FAILING
-    assert member.life._next_due() > member.clock.now and f"(error {code})" in str(member.standing.error)
+    assert member.turn() == [] and member.status.state is GroupState.FAILING
+    assert member.life._next_due() > member.clock.now and f"(error {code})" in str(member.status.error)
     member.clock.now = member.life._next_due()
     assert member.turn() == ["join"]
 
@@ -446,7 +446,7 @@ def test_an_assignment_may_not_come(member: Member, code: int, follows: str) -> 
     member.joined(2)
     member.given(code=code)
     member.turn()
-    assert not member.standing.is_member
+    assert not member.status.is_member
     assert member.turn() == [follows]
 
 
@@ -463,7 +463,7 @@ def test_connections_break(member: Member) -> None:
     """What was posted is posted again: a join as a join, a sync as a sync. Heartbeats are tried again."""
     member.turn()
     member.stub.coming.append(NotReachedError("broken"))
-    assert member.turn() == [] and member.standing.state is GroupState.FAILING
+    assert member.turn() == [] and member.status.state is GroupState.FAILING
     assert member.turn() == ["join"]
     member.joined(2)
     assert member.turn() == ["sync"]
@@ -475,9 +475,9 @@ def test_connections_break(member: Member) -> None:
     member.turn()
     member.clock.now += 1
     member.stub.codes[BEAT] = [-2]
-    assert member.turn() == [] and "away" in str(member.standing.error) and member.readers.claims
+    assert member.turn() == [] and "away" in str(member.status.error) and member.readers.claims
     member.clock.now = member.life._next_due()
-    assert member.turn() == ["beat"] and member.standing.state is GroupState.ASSIGNED
+    assert member.turn() == ["beat"] and member.status.state is GroupState.ASSIGNED
 
 
 def test_one_of_two_of_a_name_waits(member: Member) -> None:
@@ -486,15 +486,15 @@ def test_one_of_two_of_a_name_waits(member: Member) -> None:
     member.joined(2)
     member.given(refused="another one")
     member.turn()
-    assert not member.standing.is_member and member.standing.state is GroupState.FAILING
-    assert str(member.standing.error) == "another one"
+    assert not member.status.is_member and member.status.state is GroupState.FAILING
+    assert str(member.status.error) == "another one"
     member.stub.codes[BEAT] = [27]
     assert member.turn() == ["beat", "join"] and not member.view().accepted
     member.joined(3)
     member.given(0)
     member.turn()
     member.turn()
-    assert member.standing.is_member and member.standing.error is None
+    assert member.status.is_member and member.status.error is None
 
 
 def test_a_leader_may_lie(member: Member) -> None:
@@ -506,7 +506,7 @@ def test_a_leader_may_lie(member: Member) -> None:
         answer(requests.sync("g", Identity(), {}), {"throttle_time": 0, "error_code": 0, "assignment": data})
     )
     member.turn()
-    assert "to stream 2, and there are 2" in str(member.standing.error) and not member.readers.claims
+    assert "to stream 2, and there are 2" in str(member.status.error) and not member.readers.claims
 
 
 def leave(member: Member) -> list[str]:
@@ -587,7 +587,7 @@ def test_a_filter_asks_for_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     member = Member(monkeypatch, Subscription({}, "t.*", True, 1))
     member.counts = {"t": 1, "ta": 1, "u": 1}
     member.turn()
-    assert member.looks == [None] and sorted(member.standing.partitions) == ["t", "ta"]
+    assert member.looks == [None] and sorted(member.status.partitions) == ["t", "ta"]
     topics = Answer(read(member.stub.posted).protocols[0].metadata)  # type: ignore[arg-type]
     topics.int16("version")
     assert topics.items("topics", 2, lambda: topics.text("topic")) == ["t", "ta"]
@@ -601,15 +601,15 @@ def test_a_broker_that_does_not_say_what_it_has(member: Member, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "find_topics", silent)
-        assert member.turn() == [] and str(member.standing.error) == "silent"
+        assert member.turn() == [] and str(member.status.error) == "silent"
     assert member.turn() == ["join"]
 
 
 def test_a_filter_that_is_none_is_the_members_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so where it is asked how it stands, and joins nothing."""
     member = Member(monkeypatch, Subscription({}, "(", True, 1))
-    assert member.turn() == [] and isinstance(member.standing.error, CoordinationError)
-    assert "(" in str(member.standing.error)
+    assert member.turn() == [] and isinstance(member.status.error, CoordinationError)
+    assert "(" in str(member.status.error)
 
 
 def test_a_place_is_given_up_from_any_thread() -> None:

@@ -18,7 +18,7 @@ from fastlog.client.addresses import Address
 from fastlog.consumer.feed import PartitionState, Phase
 from fastlog.consumer.fetched import MessageSet
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.envelope import Envelope, wrap
 from fastlog.errors import ArgumentError, MissingDependencyError
 from fastlog.producer.producer import ProducerStats

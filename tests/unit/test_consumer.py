@@ -18,7 +18,7 @@ from fastlog.consumer._delivery import GroupMessage
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.connector import Consumer
 from fastlog.consumer.partitions import Claim, Lease, Readers, TopicPartition
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.consumer.stream import NoMessage
 from fastlog.errors import ClosedError, ConfigError, ConsumerTimeout, CoordinationError, ForkedError, OwnershipLostError
 from fastlog.wire import requests as rq

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from fastlog.consumer.group import Group
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.errors import ConfigError
 from fastlog.zkpaths import PartitionId, Subscription, member_path, owner_path
 from tests.harness.fake_session import FakeZooKeeper

@@ -13,7 +13,7 @@ import pytest
 
 from fastlog.consumer.database import DatabaseOffsets
 from fastlog.consumer.offsets import FileOffsets
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.errors import ClosedError, CoordinationError, OwnershipLostError
 from fastlog.zkpaths import PartitionId, offset_path
 from tests.harness.fake_session import FakeSession, FakeZooKeeper

@@ -163,7 +163,7 @@ class World:
             if all(member.life is not None and member.life.is_settled for member in self.members):
                 return
             self.time.now += 0.0005
-        states = [(member.work.standing.state, member.work.standing.error) for member in self.members]
+        states = [(member.work.status.state, member.work.status.error) for member in self.members]
         self.broken.append(f"not settled after {MOST_TURNS} turns: {states}")
 
 
@@ -209,6 +209,6 @@ def test_nobody_reads_what_another_one_reads(seed: int) -> None:
     }
     assert read == {name: thread for name, thread in owners.items()}
     for member in world.members:
-        assert {str(partition) for partition in member.work.standing.owned} == {
+        assert {str(partition) for partition in member.work.status.owned} == {
             str(partition) for partition in member.readers.claims
         }

@@ -10,7 +10,7 @@ import pytest
 
 from fastlog.consumer import group, record_lookup
 from fastlog.consumer.partitions import Lease
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.consumer.stream import Stream
 from fastlog.errors import FastlogError, UnsupportedFeatureError
 from fastlog.zkpaths import BrokerRegistration, Subscription, broker_path

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.errors import CoordinationError, OwnershipLostError
 from fastlog.zkpaths import member_path
 from tests.harness.fake_session import FakeZooKeeper

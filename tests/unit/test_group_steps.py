@@ -213,7 +213,7 @@ class World:
             if all(member.life is not None and member.life.is_settled for member in (self.quick, self.slow)):
                 break
         else:
-            raise AssertionError((self.quick.work.standing, self.slow.work.standing))
+            raise AssertionError((self.quick.work.status, self.slow.work.status))
         self.go(self.quick, 3)
 
     def check(self) -> None:
@@ -318,8 +318,8 @@ def test_a_store_that_is_slow_or_fails_keeps_no_partition(tree: FakeZooKeeper, c
     steps.take()
     member.turn()
     assert steps.take() == ["release", "delete owners"]
-    assert member.work.standing.failed_commits == 1
-    assert member.work.standing.unsaved == {ONLY}
+    assert member.work.status.failed_commits == 1
+    assert member.work.status.unsaved == {ONLY}
     store.broken.clear()
     clock.now += 0.05
     other.settle(clock)

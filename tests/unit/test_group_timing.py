@@ -22,7 +22,7 @@ from fastlog.consumer.member_session import GroupWork
 from fastlog.consumer.membership import Membership
 from fastlog.consumer.ownership import Ownership
 from fastlog.consumer.partitions import Lease
-from fastlog.consumer.standing import CommitRequest, GroupState, Inbox
+from fastlog.consumer.status import CommitRequest, GroupState, Inbox
 from fastlog.coordination.session import NodeExistsError
 from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError
@@ -76,7 +76,7 @@ def test_an_idle_member_gives_signs_of_life_and_looks_for_nothing_else(shown: Fa
     assert signs == pytest.approx([1.5 * number for number in range(400)])
     assert audits == [0.0, *(60.0 * number for number in range(1, 10))]
     assert 400 <= turns <= 402
-    assert member.work.standing.state is GroupState.JOINING, "the session is closed"
+    assert member.work.status.state is GroupState.JOINING, "the session is closed"
 
 
 def test_who_hears_that_a_session_was_closed_sees_that_another_one_is_joined(
@@ -84,11 +84,11 @@ def test_who_hears_that_a_session_was_closed_sees_that_another_one_is_joined(
 ) -> None:
     member = Stepped(shown, "a", {"s": 1})
     member.settle(clock)
-    standing, session = member.work.standing, member.session
-    assert session is not None and standing.state is GroupState.ASSIGNED
+    status, session = member.work.status, member.session
+    assert session is not None and status.state is GroupState.ASSIGNED
     noted: list[GroupState] = []
     close = session.close
-    session.close = lambda: (noted.append(standing.state), close())  # type: ignore[method-assign]
+    session.close = lambda: (noted.append(status.state), close())  # type: ignore[method-assign]
     member.end()
     assert noted == [GroupState.JOINING]
 
@@ -109,7 +109,7 @@ def test_who_leaves_waits_a_second_for_a_broker_that_does_not_say_where_to_begin
 
         run_for(member, clock, 6.0, at)
         assert clock.now == pytest.approx(leaves if is_lost else leaves + 1.0)
-        assert is_lost or member.work.standing.error is None
+        assert is_lost or member.work.status.error is None
 
 
 def _both(tree: FakeZooKeeper, clock: Clock, signs: list[float], audits: list[float]) -> list[float]:
@@ -205,7 +205,7 @@ def test_a_partition_that_others_keep_is_tried_with_growing_pauses(shown: FakeZo
     began = clock.now
 
     def at(now: float) -> None:
-        states[round(now - began, 6)] = member.work.standing.state
+        states[round(now - began, 6)] = member.work.status.state
         if now - began > 7.0 and foreign.id in shown.sessions:
             shown.expire(foreign.id)
 
@@ -233,7 +233,7 @@ def test_a_store_that_fails_for_one_partition_is_asked_again_with_growing_pauses
     store.load = load  # type: ignore[method-assign, assignment]
     member = Stepped(shown, "a", {"s": 1}, store=store, rebalance_backoff_ms=400)
     errors: list[str] = []
-    run_for(member, clock, 10.0, lambda now: errors.append(str(member.work.standing.error)))
+    run_for(member, clock, 10.0, lambda now: errors.append(str(member.work.status.error)))
     assert asked[:8] == pytest.approx([0.0, 0.05, 0.15, 0.35, 0.75, 1.15, 1.55, 1.95])
     assert asked[-1] >= 3.0 and asked[-2] < 3.0, "it is loaded once, and asked for no more"
     assert "no offset of s/1-0" in errors[0] and errors[-1] == "None"

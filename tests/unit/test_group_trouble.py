@@ -11,7 +11,7 @@ import pytest
 
 from fastlog.consumer import group as group_module
 from fastlog.consumer.group import Group
-from fastlog.consumer.standing import GroupState, Standing
+from fastlog.consumer.status import GroupState, MemberStatus
 from fastlog.consumer.stream import NoMessage
 from fastlog.coordination.session import NodeExistsError, UnknownHostError
 from fastlog.errors import (
@@ -104,7 +104,7 @@ def test_who_keeps_a_partition_is_named_in_a_few_characters(shown: FakeZooKeeper
     shown.write(OWNER, b"\x1b[2J" + b"x" * 500, 99)
     member = Stepped(shown, "a", {"s": 1}, rebalance_max_retries=1)
     member.turn()
-    error = str(member.work.standing.error)
+    error = str(member.work.status.error)
     assert "s/1-0 is still owned by" in error and "\x1b" not in error and len(error) < 400
 
 
@@ -263,7 +263,7 @@ def test_a_release_that_was_saved_is_no_loss(shown: FakeZooKeeper, clock: Clock)
         other.turn()
         member.turn()
         assert member.readers.claims == {}
-        assert member.work.standing.unsaved == (set() if auto_commit else {ONLY})
+        assert member.work.status.unsaved == (set() if auto_commit else {ONLY})
         requests = [member.work.inbox.ask(None, True) for _ in range(2)]
         member.turn()
         if not auto_commit:
@@ -292,8 +292,8 @@ def test_what_was_read_when_a_session_ends_is_told_once(shown: FakeZooKeeper, cl
     shown.expire(member.session.id)
     member.turn()
     assert member.readers.claims == {} and not member.work.lease.is_valid
-    assert member.work.standing.unsaved == {ONLY} and OFFSET not in shown.shown()
-    assert (member.work.standing.owned, member.work.standing.is_member) == ({}, False)
+    assert member.work.status.unsaved == {ONLY} and OFFSET not in shown.shown()
+    assert (member.work.status.owned, member.work.status.is_member) == ({}, False)
     request = member.work.inbox.ask(None, True)
     member.work.refuse_commits()
     with pytest.raises(OwnershipLostError, match="s/1-0"):
@@ -308,7 +308,7 @@ def test_what_was_read_when_a_session_ends_is_told_once(shown: FakeZooKeeper, cl
         request.wait(0)
     unheard = member.work.inbox.ask(None, False)
     member.work.refuse_commits()
-    assert member.work.standing.failed_commits == 1
+    assert member.work.status.failed_commits == 1
     member.work.inbox.is_stopping = True
     last = member.work.inbox.ask(None, True)
     member.work.refuse_commits()
@@ -348,7 +348,7 @@ def test_a_beginning_that_cannot_be_committed_is_tried_again_within_a_second(
     run_for(member, clock, 8.0, at)
     assert shown.shown()[OFFSET] == b"7"
     assert shown.shown()[offset_path(GROUP, "u", PartitionId(2, 0))] == b"9"
-    assert member.work.standing.failed_commits == 5
+    assert member.work.status.failed_commits == 5
     assert tries[:5] == pytest.approx([0.0, 1.0, 2.0, 3.0, 4.0])
 
 
@@ -377,7 +377,7 @@ def test_what_was_saved_before_a_save_without_an_answer_is_saved_again(shown: Fa
     assert store.offsets == {ONLY: 9}
     store.save = save  # type: ignore[method-assign]
     commit(5)
-    assert store.offsets == {ONLY: 5} == member.work.standing.committed
+    assert store.offsets == {ONLY: 5} == member.work.status.committed
 
 
 def test_where_no_server_answers_a_beginning_waits(shown: FakeZooKeeper, clock: Clock) -> None:
@@ -388,7 +388,7 @@ def test_where_no_server_answers_a_beginning_waits(shown: FakeZooKeeper, clock: 
     shown.is_silent = True
     clock.now += 0.01
     member.turn()
-    assert member.work.inbox.begun == {ONLY: None} and member.work.standing.failed_commits == 1
+    assert member.work.inbox.begun == {ONLY: None} and member.work.status.failed_commits == 1
     shown.is_silent = False
     clock.now += 1.0
     member.turn()
@@ -411,9 +411,9 @@ def test_beginnings_are_not_tried_one_by_one_where_no_server_answers(shown: Fake
     assert len(member.work.inbox.begun) == 4
     assert member.life is not None
     member.work.inbox.jumps[ONLY] = (5, 9)
-    failed = member.work.standing.failed_commits
+    failed = member.work.status.failed_commits
     member.life._leave()  # it cannot be kept any more: counted, and the end goes on
-    assert member.work.standing.failed_commits == failed + 1
+    assert member.work.status.failed_commits == failed + 1
     shown.is_silent = False
     member.end()
     assert member.readers.claims == {}
@@ -427,12 +427,12 @@ def test_a_jump_that_could_not_be_kept_is_kept_later(shown: FakeZooKeeper, clock
     shown.refused.add(path)
     member.turn()
     assert member.work.inbox.jumps == {ONLY: (5, 9)} and path not in shown.shown()
-    assert member.work.standing.state is GroupState.FAILING
+    assert member.work.status.state is GroupState.FAILING
     shown.refused.clear()
     clock.now += 1.0
     member.settle(clock)
     assert shown.shown()[path] == b"5 9" and member.work.inbox.jumps == {}
-    assert member.work.standing.state is GroupState.ASSIGNED and member.work.standing.error is None
+    assert member.work.status.state is GroupState.ASSIGNED and member.work.status.error is None
 
 
 def test_a_store_of_ones_own_may_raise_anything(shown: FakeZooKeeper, clock: Clock) -> None:
@@ -449,13 +449,13 @@ def test_a_store_of_ones_own_may_raise_anything(shown: FakeZooKeeper, clock: Clo
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     with pytest.raises(CoordinationError):
         unheard.wait(0)
-    assert member.work.standing.failed_commits == 1 and list(member.readers.claims) == [ONLY]
-    assert member.work.standing.committed == {}, "what the store has is not known now"
+    assert member.work.status.failed_commits == 1 and list(member.readers.claims) == [ONLY]
+    assert member.work.status.committed == {}, "what the store has is not known now"
     store.broken.clear()
     request = member.work.inbox.ask(None, True)
     member.turn()
     request.wait(0)
-    assert member.work.standing.committed == {ONLY: 7} == store.offsets
+    assert member.work.status.committed == {ONLY: 7} == store.offsets
 
 
 # -- starts, ends, forks ---------------------------------------------------------------------------------------------
@@ -596,9 +596,9 @@ def test_a_stop_in_the_middle_of_a_call_closes_the_session_and_ends(
 
 
 def test_it_stands_as_nothing_at_first() -> None:
-    standing = Standing()
-    assert (standing.state, standing.error, standing.is_member) == (GroupState.JOINING, None, False)
-    assert (standing.failed_commits, standing.rebalances, standing.sessions) == (0, 0, 0)
+    status = MemberStatus()
+    assert (status.state, status.error, status.is_member) == (GroupState.JOINING, None, False)
+    assert (status.failed_commits, status.rebalances, status.sessions) == (0, 0, 0)
 
 
 def test_why_nothing_is_handed_out() -> None:

@@ -10,7 +10,7 @@ from fastlog.client.coordinator import Coordinator, CoordinatorError
 from fastlog.consumer.broker_groups.session import REBALANCE_SESSIONS, BrokerGroupSession, Place, refusal_of
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.member_session import AnySession, GroupWork
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.coordination.session import Watch
 from fastlog.errors import ConfigError, CoordinationError, GroupCoordinatorError
 

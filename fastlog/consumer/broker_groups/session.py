@@ -30,7 +30,7 @@ from fastlog.consumer.broker_groups.topics import Found, find_topics
 from fastlog.consumer.holdings import Held, Holdings
 from fastlog.consumer.member_session import GroupWork, MemberSession
 from fastlog.consumer.partitions import Lease, TopicPartition
-from fastlog.consumer.standing import GroupState
+from fastlog.consumer.status import GroupState
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import ConfigError, CoordinationError, FastlogError
 from fastlog.zkpaths import PartitionId
@@ -191,11 +191,11 @@ class BrokerGroupSession(MemberSession):
         self._offsets.note_lost(partition, from_offset, to_offset)
 
     def _settle(self) -> None:
-        standing = self._work.standing
+        status = self._work.status
         if self._phase is _Phase.MEMBER and self._must_join:
             self._phase = _Phase.JOIN
         if self._phase is not _Phase.MEMBER:
-            standing.state = GroupState.JOINING
+            status.state = GroupState.JOINING
             self._settle_due = time.monotonic()
             if not self._advance():
                 return
@@ -205,10 +205,10 @@ class BrokerGroupSession(MemberSession):
         if before - self._holdings.held:
             self._must_join = True  # others wait for what it has let go of
         if self._given.refused:
-            standing.error = CoordinationError(self._given.refused)
-            standing.state = GroupState.FAILING
+            status.error = CoordinationError(self._given.refused)
+            status.state = GroupState.FAILING
         elif self._must_join or not self._given.whole:
-            standing.state = GroupState.JOINING
+            status.state = GroupState.JOINING
 
     def _leave(self) -> None:
         """Commits are taken from a member of a generation, so one that is about to begin is waited for a little."""
@@ -260,7 +260,7 @@ class BrokerGroupSession(MemberSession):
             self._generation,
         )
         session_ms = round(config.session_timeout * 1000)
-        metadata = view.encode(work.standing.partitions)
+        metadata = view.encode(work.status.partitions)
         self._coordinator.post(
             requests.join(
                 config.group_id,
@@ -387,7 +387,7 @@ class BrokerGroupSession(MemberSession):
             topics = assignor.topics_of(work.subscription, found.counts)
         except ConfigError as error:
             raise CoordinationError(str(error)) from None
-        work.standing.partitions = {
+        work.status.partitions = {
             topic: [PartitionId(found.broker, number) for number in range(found.counts.get(topic, 0))]
             for topic in topics
         }

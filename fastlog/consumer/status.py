@@ -1,4 +1,4 @@
-"""What a group's worker and everybody else tell one another: the worker's findings, and what is asked of it."""
+"""What the worker of a group's member and other threads exchange: the member's status, and requests to the worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastlog.zkpaths import PartitionId
 
 
 class GroupState(enum.Enum):
-    """What a member is about."""
+    """The phase that a member of a group is in."""
 
     JOINING = "joining"
     ASSIGNED = "assigned"
@@ -27,31 +27,31 @@ class GroupState(enum.Enum):
 
 
 @dataclass
-class Standing:
-    """How things stand. Written by the worker alone, each field replaced as a whole; read by anybody."""
+class MemberStatus:
+    """The status of a member. Written by the worker alone, each field replaced as a whole; read by any thread."""
 
     state: GroupState = GroupState.JOINING
     error: Exception | None = None
     is_member: bool = False
     knows_topics: bool = False
-    """It was found out of every topic whether it can be read here."""
+    """Whether it is known of every topic if it can be read here."""
     refused: Mapping[str, FastlogError] = field(default_factory=dict)
-    """Why topics that were asked for by name cannot be."""
+    """Topics that were asked for by name and cannot be read, with the reason."""
     owned: Mapping[TopicPartition, str] = field(default_factory=dict)
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     unsaved: frozenset[TopicPartition] = frozenset()
-    """Taken away since the last commit, though they had been consumed further than was saved."""
+    """Partitions taken away since the last commit that had been consumed further than was saved."""
     partitions: Mapping[str, list[PartitionId]] = field(default_factory=dict)
-    """All that is shown of the topics it reads, by topic; as it was read last."""
+    """All announced partitions of the topics it reads, by topic; as they were read last."""
     addresses: Mapping[int, Address] = field(default_factory=dict)
-    """Of the brokers that live, by id; as it was read last."""
+    """Addresses of the brokers that are alive, by id; as they were read last."""
     failed_commits: int = 0
     rebalances: int = 0
     sessions: int = 0
 
 
 class CommitRequest:
-    """Somebody wants offsets saved: these, or those of all that is owned."""
+    """A request to save ``offsets``; None: of every partition that is owned, how far it was consumed."""
 
     __slots__ = ("_done", "is_waited_for", "offsets")
 
@@ -61,11 +61,15 @@ class CommitRequest:
         self._done: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
     def answer(self, error: Exception | None) -> None:
-        """It is saved, or not."""
+        """End ``wait``: the offsets were saved (None), or were not, for this reason."""
         self._done.put(error)
 
     def wait(self, seconds: float) -> None:
-        """Raises what it was answered, and ``CoordinationError`` without an answer in time."""
+        """Wait up to ``seconds`` for the answer.
+
+        Raises:
+            CoordinationError: there was none in time. Else the error that it was answered with.
+        """
         try:
             error = self._done.get(timeout=seconds)
         except queue.Empty:
@@ -75,7 +79,7 @@ class CommitRequest:
 
 
 class Inbox:
-    """What is asked of the worker. Safe in every thread, and in signal handlers: nothing here takes a lock."""
+    """Requests to the worker. Safe in every thread, and in signal handlers: nothing here takes a lock."""
 
     def __init__(self) -> None:
         self.is_stopping = False
@@ -87,13 +91,13 @@ class Inbox:
         self._alarm: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def wake(self) -> None:
-        """Let the worker look at everything."""
+        """End the worker's ``wait``, so that it looks at every kind of request."""
         if not self._is_awake:
             self._is_awake = True
             self._alarm.put(None)
 
     def wait(self, seconds: float) -> None:
-        """For the worker: until somebody wakes it, or the time has passed."""
+        """For the worker: return when ``wake`` is called, at the latest after ``seconds``."""
         try:
             self._alarm.get(timeout=max(0.0, seconds))
         except queue.Empty:
@@ -101,7 +105,7 @@ class Inbox:
         self._is_awake = False  # before it looks at what it was woken for
 
     def stop(self) -> None:
-        """The end."""
+        """Have the worker leave the group and end."""
         self.is_stopping = True
         self.wake()
 
