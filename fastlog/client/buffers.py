@@ -34,7 +34,7 @@ class Buffers:
         return buffer
 
     def rest(self) -> None:
-        """Keep no more than is needed for a little at a time."""
+        """Free all kept buffers but the few that small amounts need."""
         while len(self._kept) > _LEAST_KEPT:
             self._drop_oldest()
 

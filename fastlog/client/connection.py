@@ -95,7 +95,7 @@ class Connection:
         self._socket.close()
 
     def rest(self) -> None:
-        """Keep no memory for many large answers."""
+        """Free most of the buffers that are kept for later answers; for when little comes."""
         self._inbox.rest()
 
     def interrupt(self) -> None:

@@ -1,1 +1,1 @@
-"""Reading topics from Python."""
+"""Consumers: of single partitions (``simple``), and of groups (``connector``)."""

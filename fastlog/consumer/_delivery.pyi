@@ -133,7 +133,7 @@ class Delivery:
         """The next message; None at the end of the stream."""
 
     def poll(self, timeout: float = 0.0) -> Any:
-        """The next message if one comes within so many seconds, else what ``_silence`` or the time-out says."""
+        """The next message if one comes within ``timeout`` seconds, else what ``_silence`` or the time-out says."""
 
     def batch(self, count: int, size: int, timeout: float) -> Batch | None:
         """Messages of one chunk, at most ``count`` and about ``size`` bytes; None at the end of the stream."""
@@ -161,7 +161,7 @@ class Delivery:
         """The chunk in hand was given up, since it is damaged from here on. The error is raised next."""
 
     def _silence(self) -> Any:
-        """Why there is nothing to hand out."""
+        """Why there is no message now: what ``poll`` returns in place of one."""
 
 @final
 class Messages:

@@ -41,10 +41,10 @@ def assign_group(
     partitions: Mapping[str, Sequence[PartitionId]],
     on_bad_filter: Callable[[str, ConfigError], None] = lambda consumer, error: None,
 ) -> dict[str, dict[PartitionId, str]]:
-    """For each topic that anybody reads, who owns which partition.
+    """For each topic that anybody reads, the owner of each partition.
 
     ``members``: by consumer id. ``partitions``: those of every topic there is; a topic that is missing has none. A
-    member whose filter cannot be used gets nothing, and ``on_bad_filter`` is told.
+    member whose filter cannot be used gets nothing, and ``on_bad_filter`` is called with its id and the error.
     """
     readers: dict[str, list[tuple[str, int]]] = {}
     for consumer, subscription in members.items():

@@ -95,7 +95,7 @@ class BrokerLogs:
         return found
 
     def extent(self, partition: TopicPartition) -> Extent:
-        """How far one log goes."""
+        """How far one log goes. Raises what ``extents`` gives in its place."""
         found = self.extents([partition])[partition]
         if isinstance(found, FastlogError):
             raise found
@@ -171,16 +171,16 @@ class BrokerLogs:
         metadata = consumer.metadata(sorted({partition.topic for partition in wanted}))
         if metadata is None:
             return {partition: self._plain_extent(consumer, partition) for partition in wanted}
-        told = described_extents(metadata)
+        extents = described_extents(metadata)
         unknown = [topic.name for topic in metadata.topics if topic.error == WrongPartitionError.code]
-        told |= self._extents_of_records(broker, unknown, wanted)
+        extents |= self._extents_of_records(broker, unknown, wanted)
         refused = {
             topic.name: error_for(topic.error, topic=topic.name, broker=self._addresses[broker])
             for topic in metadata.topics
             if topic.error
         }
         return {
-            partition: told[place] if place in told else refused.get(partition.topic, Extent(0, 0))
+            partition: extents[place] if place in extents else refused.get(partition.topic, Extent(0, 0))
             for partition in wanted
             for place in [(partition.topic, partition.partition.partition)]
         }

@@ -25,10 +25,10 @@ class _Pending:
 
 
 class Closable(Protocol):
-    """A file that belongs to a channel."""
+    """Something that is closed with a channel, such as files that it reads."""
 
     def close(self) -> None:
-        """Close it; may be called again."""
+        """Free what it holds; may be called again."""
 
 
 class Channel:
@@ -66,12 +66,12 @@ class Channel:
 
     @property
     def closed(self) -> bool:
-        """``close()`` was called."""
+        """Whether ``close()`` was called."""
         return self._closed
 
     @property
     def broker(self) -> str:
-        """The broker's addresses."""
+        """The broker's addresses, separated by commas."""
         return ", ".join(map(str, self._broker.addresses))
 
     def reaches_this_host(self) -> bool:
@@ -148,7 +148,7 @@ class Channel:
 
     @property
     def has_pending(self) -> bool:
-        """An answer is to be collected."""
+        """Whether the answer to a posted request was not collected yet."""
         return self._pending is not None
 
     def collect(self) -> memoryview:
@@ -178,7 +178,7 @@ class Channel:
                 raise
 
     def collect_soon(self, seconds: float) -> memoryview | None:
-        """The same if it is whole within so many seconds, else None, and it can be collected later. Asks nothing again.
+        """The same if it has come whole within ``seconds``; else None, to be collected later. Nothing is sent again.
 
         Raises:
             TransportError, ProtocolError: the connection broke, or is of no use; what was posted is forgotten.
@@ -200,7 +200,7 @@ class Channel:
         self._connected()
 
     def rest(self) -> None:
-        """Keep no memory for many large answers, as little comes now."""
+        """Free most of the buffers that are kept for later answers; for when little comes."""
         if self._connection is not None:
             self._connection.rest()
 

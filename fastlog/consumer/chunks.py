@@ -30,7 +30,7 @@ class Chunk(NamedTuple):
 
     @property
     def wrappers(self) -> int:
-        """Of these, compressed sets."""
+        """How many of the entries are compressed sets."""
         return self.result.wrappers
 
     def whole(self) -> Chunk:
@@ -66,17 +66,17 @@ class RecordChunk(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where to go on behind them."""
+        """The offset behind the batches, at which to go on."""
         return self.result.next_offset
 
     @property
     def entries(self) -> int:
-        """Batches."""
+        """How many batches."""
         return self.result.batches
 
     @property
     def wrappers(self) -> int:
-        """Of these, compressed ones."""
+        """How many of the batches are compressed."""
         return self.result.compressed
 
     def whole(self) -> RecordChunk:
@@ -92,7 +92,7 @@ class RecordChunk(NamedTuple):
         return RecordSpans(self.data, self.offset, limits, self.result.valid_bytes)
 
     def shallow(self, limits: DeepLimits) -> RecordSpans:
-        """The same: a batch is no record."""
+        """The same as ``spans``: a batch is no record, and so there is no shallower way to read it."""
         return self.spans(limits)
 
     def arrays(self, topic: str, partition: int, limits: DeepLimits) -> NumpyBatch:

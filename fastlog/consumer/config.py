@@ -22,7 +22,7 @@ _NAME = re.compile(r"[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(settings.Settings):
-    """Everything a consumer of a group can be told. Raises ``ConfigError`` for a wrong value."""
+    """All settings of a consumer of a group. Raises ``ConfigError`` for a wrong value."""
 
     zk_connect: str = prop(
         "zk.connect", "", doc="Where ZooKeeper is: `host:port,host:port`, with `/path` behind for a tree of its own."
@@ -60,7 +60,7 @@ class ConsumerConfig(settings.Settings):
         unit="ms",
         low=10,
         high=_INT32,
-        doc="How often a member of a group that a broker keeps says that it lives, and hears whether others have come"
+        doc="How often a member of a group that a broker keeps sends a heartbeat, and learns whether others have come"
         " or gone; a quarter of the session's time-out if that is less.",
     )
     metadata_max_age_ms: int = prop(
@@ -207,17 +207,17 @@ class ConsumerConfig(settings.Settings):
 
     @property
     def session_timeout(self) -> float:
-        """Seconds."""
+        """Seconds after which a silent member counts as dead, by ZooKeeper or the coordinator."""
         return (self.zk_session_timeout_ms if self.zk_connect else self.session_timeout_ms) / 1000
 
     @property
     def kept_by(self) -> str:
-        """What keeps the group, for texts."""
+        """What keeps the group's state, with its address, for messages."""
         return f"ZooKeeper at {self.zk_connect}" if self.zk_connect else f"the coordinator of groups at {self.brokers}"
 
     @property
     def most_backoff(self) -> float:
-        """Seconds; the longest pause between two tries to own a partition."""
+        """The longest pause between two tries to own a partition, in seconds."""
         return (self.zk_sync_time_ms if self.rebalance_backoff_ms is None else self.rebalance_backoff_ms) / 1000
 
     @classmethod

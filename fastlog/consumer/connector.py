@@ -107,7 +107,7 @@ class Consumer:
         count as consumed when ``stream.done()`` says so, and only then.
 
         Raises:
-            CoordinationError: ZooKeeper or the broker cannot be reached, or a consumer of the same id lives.
+            CoordinationError: ZooKeeper or the broker cannot be reached, or the consumer id is in use.
             ConfigError: no topic, a name that cannot be one, or a number of streams below 1.
             UnsupportedFeatureError: with ``zk.connect``, a topic is one of record batches. Of one that is made later,
                 its streams raise that once.
@@ -159,10 +159,9 @@ class Consumer:
         return list(named.values())
 
     def wait_assigned(self, timeout: float) -> bool:
-        """Wait until it reads exactly what it is to read now, and knows where each of these partitions begins.
+        """Wait until exactly the assigned partitions are read, and it is known where each of them begins.
 
-        So what is appended afterwards is read whatever ``autooffset.reset`` says. False when so many seconds have
-        passed before.
+        So what is appended afterwards is read whatever ``autooffset.reset`` says. False after ``timeout`` seconds.
         """
         group = self._joined()
         deadline = time.monotonic() + arguments.seconds("timeout", timeout)
@@ -230,13 +229,13 @@ class Consumer:
 
     @property
     def committed(self) -> dict[TopicPartition, int]:
-        """What is saved of them."""
+        """The committed offset of each partition that is owned, as far as it is known."""
         return self._group.committed if self._group is not None else {}
 
     def lag(self, timeout: float = _ANSWER_SECONDS) -> dict[TopicPartition, int | None]:
         """For each partition read here the bytes that can be read and have not been consumed; the brokers are asked.
 
-        None where the broker does not answer within so many seconds, or where to begin is not known yet.
+        None where the broker does not answer within ``timeout`` seconds, or the first offset is not known yet.
         """
         self._joined()
         arguments.seconds("timeout", timeout)
@@ -256,14 +255,14 @@ class Consumer:
 
     @property
     def state(self) -> GroupState:
-        """What the membership is about now."""
+        """The state of the membership now."""
         if self._group is None:
             return GroupState.STOPPED if self._is_over else GroupState.JOINING
         return self._group.state
 
     @property
     def error(self) -> Exception | None:
-        """What went wrong last with the membership and has not been put right."""
+        """The last error of the membership that has not been recovered from; None: there is none."""
         return self._group.error if self._group is not None else None
 
     @property
@@ -278,17 +277,17 @@ class Consumer:
 
     @property
     def topics(self) -> Mapping[str, list[PartitionId]]:
-        """Every partition of the topics that are read, whoever reads it, as they were shown last."""
+        """Every partition of the topics that are read, whoever reads it, as last announced."""
         return self._group.topics if self._group is not None else {}
 
     @property
     def brokers(self) -> Mapping[int, Address]:
-        """Where the brokers are, by id, as they were shown last."""
+        """The brokers' addresses by id, as last announced."""
         return self._group.brokers if self._group is not None else {}
 
     @property
     def partitions(self) -> dict[TopicPartition, PartitionState]:
-        """What the fetching of each partition does, and why it does not."""
+        """The state of fetching for each partition that is read here, with the error where it fails."""
         return self._fetchers.states()
 
     @property
@@ -299,7 +298,7 @@ class Consumer:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Hand out nothing any more, commit unless auto-commit is off, leave the group; within so many seconds.
+        """Hand out nothing any more, commit unless auto-commit is off, leave the group; within ``timeout`` seconds.
 
         Every iteration ends. May be called again, from any thread and from signal handlers. ``shutdown`` is 0.7's name
         for ``close``.
@@ -316,7 +315,7 @@ class Consumer:
         _live.discard(self)
 
     def close(self, timeout: float = 5.0) -> None:
-        """As ``shutdown``."""
+        """The same as ``shutdown``."""
         self.shutdown(timeout)
 
     # -- inside --------------------------------------------------------------------------------------------------------

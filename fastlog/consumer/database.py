@@ -23,7 +23,7 @@ _PLACEHOLDER = re.compile(r"\?")
 
 
 class Cursor(Protocol):
-    """What is used of a DB-API cursor."""
+    """The part of a DB-API cursor that is used here."""
 
     @property
     def rowcount(self) -> int: ...
@@ -211,7 +211,7 @@ class DatabaseOffsets:
             raise lost_error(lost, ": what was done with them is rolled back")
 
     def moved(self, group: str, spans: Mapping[TopicPartition, Span]) -> None:
-        """The transaction was committed."""
+        """Note that the transaction of ``save_within`` was committed: the offsets are at the spans' ends now."""
         with self._lock:
             for partition, span in spans.items():
                 found = self._places.get((group, partition))

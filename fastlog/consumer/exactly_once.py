@@ -26,7 +26,7 @@ class Located(Protocol):
 
 
 class LocatedBatch(Located, Protocol):
-    """A batch of one partition."""
+    """A batch of messages of one partition: iterable, with its place and next offset."""
 
     def __iter__(self) -> Iterator[Any]: ...
 

@@ -1,4 +1,4 @@
-"""What stands between the thread that fetches a partition and the stream that hands it out."""
+"""The queue between the thread that fetches a partition and the stream that hands its messages out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Jump(NamedTuple):
     new: int
     reason: str
     time: float
-    """Seconds since 1970."""
+    """When it happened, in seconds since 1970."""
     log: int = 0
     """When the log was made in which ``new`` is, in ms since 1970; 0: not known."""
 
@@ -69,7 +69,7 @@ class Jump(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """An error for the user, which comes once what was fetched before it has been handed out."""
+    """An error for the program, raised once everything fetched before it has been handed out."""
 
     error: FastlogError
 
@@ -78,7 +78,7 @@ Item = AnyChunk | Jump | Failure
 
 
 class Phase(enum.Enum):
-    """What the fetching of a partition does."""
+    """The phase that the fetching of a partition is in."""
 
     STARTING = "starting"
     READING = "reading"
@@ -113,7 +113,7 @@ class PartitionState:
 
 
 class Fetching(Protocol):
-    """A thread that fetches one partition from one place on; made anew to go on elsewhere."""
+    """A thread that fetches one partition from one offset on; another one is made to go on elsewhere."""
 
     place: Place
     queue: deque[Item]
@@ -121,7 +121,7 @@ class Fetching(Protocol):
     at_end: bool
     """The broker had nothing more when it last answered."""
     is_starved: bool
-    """The stream has nothing of any partition; it is told so that ``drive`` may come to something."""
+    """Set by a stream that has nothing of any partition, so that the thread lets ``drive`` fetch in its place."""
 
     @property
     def log(self) -> int:
@@ -129,22 +129,22 @@ class Fetching(Protocol):
 
     @property
     def error(self) -> FastlogError | None:
-        """Why nothing can be fetched now."""
+        """Why nothing can be fetched now; None while fetching works."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
 
     def drive(self, seconds: float) -> bool:
-        """Fetch the next piece in the stream's own thread, if it is near and here within so many seconds."""
+        """Fetch the next chunk in the calling thread; False unless it is on its way and comes within ``seconds``."""
 
     def stop(self, error: FastlogError | None = None) -> None:
         """Fetch nothing any more. ``error`` is why."""
 
     def renewed(self) -> Fetching:
-        """Another one, not started, that goes on behind what was taken in hand."""
+        """A new one, not started, that goes on behind the last chunk that the stream has taken."""
 
     def state(self, feed: Feed) -> PartitionState:
-        """For who asks."""
+        """The state of the partition as users see it."""
 
 
 class Feed:
@@ -194,7 +194,7 @@ class Feed:
 
     @property
     def at_end(self) -> bool:
-        """Everything that the broker had to show was handed out."""
+        """Whether everything that the broker has made visible was handed out."""
         return self.fetch.at_end and not self.fetch.queue
 
     def take_or_none(self, stream: TakesChunks) -> bool:
@@ -239,7 +239,7 @@ class Feed:
 
 
 class TakesChunks(Protocol):
-    """A stream, as a feed sees it."""
+    """What a feed gives its chunks to: a stream."""
 
     def begin_chunk(self, place: Place, chunk: AnyChunk, start: int, end: int) -> None:
-        """Take a part of the chunk in hand."""
+        """Hand out next the messages of ``chunk`` from offset ``start`` up to ``end``."""

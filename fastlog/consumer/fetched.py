@@ -62,7 +62,7 @@ class MessageSet:
         return f"MessageSet(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, {shown})"
 
     def __bool__(self) -> bool:
-        """Whether there are bytes."""
+        """Whether any bytes were fetched."""
         return len(self.data) > 0
 
     @property
@@ -153,7 +153,7 @@ class RecordSet(MessageSet):
         return self._batches.next_offset
 
     def shallow(self) -> Iterator[ConsumedMessage]:
-        """The records: a batch is none."""
+        """The same as iterating: the records, as a batch is no message of its own."""
         return iter(self)
 
     def to_numpy(self) -> NumpyBatch:

@@ -1,7 +1,7 @@
 """Fetches the partitions that a group owns: a thread and a connection for each, so that none waits for another.
 
-A held fetch keeps its connection to itself, and a thread that waits costs nothing; so a partition that is full, that
-fails or whose broker is away stops nobody else.
+A long poll keeps its connection to itself, and a thread that waits costs nothing; so a partition that is full, that
+fails or whose broker is unavailable delays no other.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Fetch:
         self._jumps = 0
         self._failing_since: float | None = None
         self._logged = 0.0
-        self._told: tuple[int, type] | None = None
+        self._reported: tuple[int, type] | None = None
 
     def __repr__(self) -> str:
         return f"<Fetch of {self.place.source} at {self._offset}>"
@@ -111,15 +111,15 @@ class Fetch:
 
     @property
     def error(self) -> FastlogError | None:
-        """Why nothing can be fetched now."""
+        """Why nothing can be fetched now; None while fetching works."""
         return self._error
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         threading.Thread(target=self._run, name=f"fastlog-fetch-{self.place.source}", daemon=True).start()
 
     def stop(self, error: FastlogError | None = None) -> None:
-        """Fetch nothing any more; waits for nobody. ``error`` is why, for who asks for the state."""
+        """Fetch nothing any more; waits for nothing. ``error``: why, as ``state`` is to report it."""
         if error is not None:
             self._error = error
             self._failing_since = time.time()
@@ -131,7 +131,7 @@ class Fetch:
         self._handover.set()
 
     def drive(self, seconds: float) -> bool:
-        """Fetch the next piece in the stream's own thread, if it is near and here within so many seconds.
+        """Fetch the next chunk in the calling thread; False unless it is on its way and comes within ``seconds``.
 
         Two threads that take turns for each piece, and wait for the interpreter lock each time, need a third more.
         """
@@ -172,11 +172,11 @@ class Fetch:
         return chunk is not None
 
     def renewed(self) -> Fetch:
-        """Another one, not started, that goes on behind what was taken in hand."""
+        """A new one, not started, that goes on behind the last chunk that the stream has taken."""
         return Fetch(self.place, self._links, self._config, self._wake, self._on_jump, self._on_begin)
 
     def state(self, feed: Feed) -> PartitionState:
-        """What it does."""
+        """The state of the partition as users see it; ``feed`` is the one that this fetches for."""
         reader, place = self._reader, self.place
         if self._is_stopped:
             phase = Phase.STOPPED
@@ -377,7 +377,7 @@ class Fetch:
         self._failures = self._jumps = 0
         self._error = self._failing_since = None
         if chunk is not None:
-            # Damage behind is found again by the next fetch, which begins with it, and told then.
+            # Damage behind is found again by the next fetch, which begins with it, and reported then.
             self._put(chunk.whole())
         self._offset = reader.offset
         self.at_end = reader.offset == reader.high_watermark
@@ -406,8 +406,8 @@ class Fetch:
                 self._failures,
                 "; ".join(str(error).splitlines()),
             )
-        if isinstance(error, _OF_THE_DATA) and self._told != (self._offset, type(error)):
-            self._told = (self._offset, type(error))
+        if isinstance(error, _OF_THE_DATA) and self._reported != (self._offset, type(error)):
+            self._reported = (self._offset, type(error))
             self._put(Failure(error))
         elif not isinstance(error, BrokerError):
             self._links.renew(self._broker, link)

@@ -80,7 +80,7 @@ class Fetchers:
         return {source: feed.fetch.place.log for source, feed in list(self._feeds.items())}
 
     def beginning(self) -> set[TopicPartition]:
-        """Those of which it is not known yet where they begin, and whose broker has not failed to say so."""
+        """The partitions whose first offset is not known yet, although their broker has not failed."""
         return {
             source
             for source, feed in list(self._feeds.items())
@@ -88,7 +88,7 @@ class Fetchers:
         }
 
     def moved(self, addresses: Mapping[int, Address]) -> None:
-        """Where each broker that lives is now. One that is not among them is tried where it was."""
+        """Take the present address of each broker that is alive. Others are tried at their last address."""
         elsewhere = {broker for broker, address in addresses.items() if self._links.learn(broker, address)}
         for source, feed in list(self._feeds.items()):
             if source.partition.broker in elsewhere:
@@ -97,11 +97,11 @@ class Fetchers:
     # -- for users -----------------------------------------------------------------------------------------------------
 
     def feeds(self) -> dict[TopicPartition, Feed]:
-        """The partitions that are read now."""
+        """The feed of each partition that is read now."""
         return dict(self._feeds)
 
     def states(self) -> dict[TopicPartition, PartitionState]:
-        """What each of them does."""
+        """The state of each partition that is read now."""
         return {source: feed.fetch.state(feed) for source, feed in list(self._feeds.items())}
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ class Group:
     """A member of a group, from ``start`` to ``stop``. Safe in every thread of the process that made it.
 
     Nothing ends it but ``stop``: lost connections, expired sessions, partitions that others keep and failing stores
-    are tried again for ever, with growing pauses, and shown by ``state`` and ``error``.
+    are tried again for ever, with growing pauses, and reported by ``state`` and ``error``.
 
     Source: Kafka 0.7.2 (ZookeeperConsumerConnector), whose nodes these are.
     """
@@ -87,7 +87,7 @@ class Group:
         """Become a member; what is then owned follows by itself.
 
         Raises:
-            CoordinationError: nobody answers within ``zk.connectiontimeout.ms``, or another consumer of this id lives.
+            CoordinationError: no server answers within ``zk.connectiontimeout.ms``, or this consumer id is in use.
             ConfigError: an address cannot be read, or the broker does not take such a member.
             UnsupportedFeatureError: a topic is one of record batches, which a group in ZooKeeper cannot read.
         """
@@ -191,7 +191,7 @@ class Group:
 
     @property
     def state(self) -> GroupState:
-        """What it is about at this moment."""
+        """The state of the membership at this moment."""
         if self._is_over:
             return GroupState.STOPPED
         session = self._session
@@ -201,7 +201,7 @@ class Group:
 
     @property
     def error(self) -> Exception | None:
-        """What went wrong last and has not been put right."""
+        """The last error that has not been recovered from; None: there is none."""
         return self._status.error
 
     @property
@@ -223,12 +223,12 @@ class Group:
 
     @property
     def topics(self) -> Mapping[str, list[PartitionId]]:
-        """Every partition of the topics that are read, whoever reads it, as it was shown last."""
+        """Every partition of the topics that are read, whoever reads it, as last announced."""
         return self._status.partitions
 
     @property
     def brokers(self) -> Mapping[int, Address]:
-        """Where the brokers are, by id, as it was shown last."""
+        """The brokers' addresses by id, as last announced."""
         return self._status.addresses
 
     @property
@@ -238,12 +238,12 @@ class Group:
 
     @property
     def rebalances(self) -> int:
-        """How often partitions came or went."""
+        """How often partitions were assigned or taken away."""
         return self._status.rebalances
 
     @property
     def sessions(self) -> int:
-        """How many sessions there have been."""
+        """How many sessions this member has had so far."""
         return self._status.sessions
 
     def _check(self) -> None:

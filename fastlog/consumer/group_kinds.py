@@ -1,4 +1,4 @@
-"""What may keep a group, ZooKeeper or a broker: how its members get a session there, and act in it."""
+"""The two kinds of groups, kept by ZooKeeper or by a broker: how a member gets a session there, and acts in it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ OpenSession = Callable[[Watch, Callable[[], bool]], Session]
 
 
 class GroupKind(Protocol):
-    """For the worker of one member, but for what is said of single calls."""
+    """How one member deals with what keeps its group. For the member's worker, where nothing else is said."""
 
     away: GroupState
-    """How a member stands that is cut off. For any thread."""
+    """The state of a member that is cut off. For any thread."""
 
     def open(self, on_change: Watch, is_wanted: Callable[[], bool]) -> AnySession:
-        """A new session. ``on_change`` is called when its connection changes; ``is_wanted`` ends waiting.
+        """Open a new session. ``on_change`` is called when its connection changes; ``is_wanted`` ends waiting.
 
         Raises:
-            CoordinationError: nobody answers; it is tried again.
-            FastlogError: it cannot be; trying again does not mend it.
+            CoordinationError: no server answers; it is tried again.
+            FastlogError: it is refused; trying again does not help.
         """
 
     def run(self, work: GroupWork, session: AnySession) -> bool:
         """Be a member until the session ends; whether it ever was one. Afterwards nothing is read or owned."""
 
     def silence(self, seconds: float) -> CoordinationError:
-        """What to say when nobody has answered for so long. For any thread."""
+        """The error for a start without an answer for ``seconds``. For any thread."""
 
     def seconds_to_join(self, session: AnySession) -> float:
-        """How long others may keep a new member out that will get in: one of its id has died. For any thread."""
+        """How long a new member may have to wait for one of its id that has died, in seconds. For any thread."""
 
 
 class InZooKeeper:
-    """Groups as those of Kafka 0.7."""
+    """A group as Kafka 0.7 has them: members, owners and offsets are nodes in ZooKeeper."""
 
     away = GroupState.NO_ZOOKEEPER
 
@@ -51,23 +51,23 @@ class InZooKeeper:
         self._session: Session | None = None
 
     def open(self, on_change: Watch, is_wanted: Callable[[], bool]) -> AnySession:
-        """A session with ZooKeeper."""
+        """Open a session with ZooKeeper. Raises as ``GroupKind.open``."""
         self._session = self._open_session(on_change, is_wanted)
         return self._session
 
     def run(self, work: GroupWork, session: AnySession) -> bool:
-        """By nodes there."""
+        """Be a member by an ephemeral node, and own partitions by others; whether it ever was one."""
         from fastlog.consumer.group_session import GroupSession
 
         assert self._session is session and self._session is not None
         return GroupSession(work, self._session).run()
 
     def silence(self, seconds: float) -> CoordinationError:
-        """Names the servers."""
+        """The error that no server of ``zk.connect`` has answered for ``seconds``."""
         return CoordinationError(f"no ZooKeeper answers at {self._config.zk_connect} within {seconds:g} s")
 
     def seconds_to_join(self, session: AnySession) -> float:
-        """Until the session of who died is over."""
+        """The session's time-out: until then the node of a member of this id that died stays."""
         return session.timeout
 
     def _open(self, on_change: Watch, is_wanted: Callable[[], bool]) -> Session:
@@ -83,7 +83,7 @@ class InZooKeeper:
 
 
 def kind_of(config: ConsumerConfig, consumer_id: str, open_session: OpenSession | None = None) -> GroupKind:
-    """What the settings name."""
+    """The kind of group that the settings ask for: ``zk.connect``, or else ``bootstrap.servers``."""
     if config.zk_connect:
         return InZooKeeper(config, open_session)
     from fastlog.consumer.broker_groups.kind import InBroker

@@ -24,7 +24,7 @@ _SHOWN_TOPICS = 10
 
 
 class GroupSession(MemberSession):
-    """One session of a group's worker."""
+    """One session with ZooKeeper of a group's worker."""
 
     def __init__(self, work: GroupWork, session: Session) -> None:
         config = work.config
@@ -107,7 +107,7 @@ class GroupSession(MemberSession):
         self._zookeeper.put(path, b"%d %d" % (from_offset, to_offset))
 
     def _settle(self) -> None:
-        """Read what holds, and make it so."""
+        """Read the registrations, work out what is this member's, and own and read that. Raises as ``_prove``."""
         work = self._work
         cluster = self._registrations.read()
         if work.consumer_id not in cluster.members:

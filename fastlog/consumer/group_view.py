@@ -41,7 +41,7 @@ class Committed(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A partition that nobody reads, or nobody that lives."""
+    """A partition without an owner, or whose owner is not alive."""
 
     partition: TopicPartition
     owner: str | None
@@ -54,18 +54,18 @@ class GroupView:
 
     name: str
     members: Mapping[str, Subscription]
-    """By consumer id; those whose node makes sense."""
+    """The members whose node is well-formed, by consumer id."""
     topics: Mapping[str, Mapping[str, int]]
     """Which member reads which topic, with how many threads: topic → consumer id → threads."""
     partitions: Mapping[str, tuple[PartitionId, ...]]
-    """What living brokers announce of each topic that is read, owned or committed; by broker and number."""
+    """What live brokers announce of each topic that is read, owned or committed; sorted by broker and number."""
     owners: Mapping[TopicPartition, str]
     """The name of the thread that reads it."""
     committed: Mapping[TopicPartition, Committed]
     addresses: Mapping[int, Address]
-    """Of the brokers that live."""
+    """The addresses of the live brokers, by id."""
     garbage: tuple[str, ...]
-    """What was left out, since it makes no sense."""
+    """The malformed nodes that were left out, with the reason."""
 
     def all_partitions(self, topics: Iterable[str] | None = None) -> list[TopicPartition]:
         """Those that are announced, owned or committed; of these topics, or of all that the group has to do with."""
@@ -75,12 +75,12 @@ class GroupView:
         return sorted(item for item in found if wanted is None or item.topic in wanted)
 
     def threads(self, topic: str) -> set[str]:
-        """The threads of living members that read a topic."""
+        """The threads of live members that read a topic."""
         readers = self.topics.get(topic, {})
         return {thread for consumer, count in readers.items() for thread in thread_ids(consumer, count)}
 
     def faults(self) -> list[Fault]:
-        """The partitions of topics that are read which lack an owner, or whose owner is no thread of a living member.
+        """The partitions of topics that are read which lack an owner, or whose owner is no thread of a live member.
 
         Source: Kafka 0.7.2 (tools/VerifyConsumerRebalance).
         """
@@ -93,7 +93,7 @@ class GroupView:
                 if owner is None:
                     found.append(Fault(partition, None, "nobody owns it"))
                 elif owner not in threads:
-                    found.append(Fault(partition, owner, "its owner is no thread of a member that lives"))
+                    found.append(Fault(partition, owner, "its owner is no thread of a live member"))
         return found
 
 
@@ -157,9 +157,11 @@ def read_group(session: Reads, name: str) -> GroupView | None:
 
 
 def announced(session: Reads, topic: str, garbage: Garbage | None = None) -> list[PartitionId]:
-    """What living brokers announce of a topic, by broker and number. Raises ``CoordinationError``: no answer."""
-    told = garbage or _ignored
-    counts = read_partitions(session, topic, told)
+    """The partitions of a topic that live brokers announce, by broker and number.
+
+    ``garbage`` is called for malformed nodes. Raises ``CoordinationError``: no answer.
+    """
+    counts = read_partitions(session, topic, garbage or _ignored)
     return [PartitionId(broker, number) for broker, count in sorted(counts.items()) for number in range(count)]
 
 

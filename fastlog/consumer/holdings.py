@@ -21,16 +21,16 @@ _SHOWN = 3
 
 
 class Connected(Protocol):
-    """A session, as far as it matters here."""
+    """A session of which only the connection matters."""
 
     @property
     def is_connected(self) -> bool:
-        """Somebody answers."""
+        """Whether a server answers."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A partition that is the member's."""
+    """A partition that the member owns, whether it is read already or not."""
 
     thread: str
     is_read: bool = False
@@ -49,7 +49,7 @@ class Trouble:
 
 
 class Holdings:
-    """What is held of what is wanted, partition by partition: read, saved, let go. For one thread.
+    """The partitions that a member owns: taken, read, saved and let go of, one by one. For one thread.
 
     Subclasses know who else might have a partition: it is held before its offset is looked up and before it is read,
     and let go of after reading has ended and the offset is saved; so there is one reader, and it begins where the last
@@ -94,21 +94,21 @@ class Holdings:
         self._store_begin: Callable[[str, TopicPartition, int], bool] | None = getattr(store, "begin", None)
         self._store_log: Callable[[str, TopicPartition], int] | None = getattr(store, "log_of", None)
         self.unsaved: set[TopicPartition] = set()
-        """Let go of without saving how far they were consumed; whoever reports it clears it."""
+        """Partitions let go of without saving how far they were consumed; whoever reports them clears it."""
         self.failed_saves = 0
         self.changes = 0
-        """Partitions taken and let go of."""
+        """How many partitions were taken and let go of."""
         self.is_settled = False
-        """The last ``settle`` reached what was wanted."""
+        """Whether the last ``settle`` has reached what was wanted."""
 
     @property
     def read(self) -> dict[TopicPartition, str]:
-        """What is owned and read, with the thread."""
+        """The partitions that are owned and read, with the name of the thread."""
         return {partition: held.thread for partition, held in self._held.items() if held.is_read}
 
     @property
     def held(self) -> set[TopicPartition]:
-        """What is the member's, whether it is read already or not."""
+        """The partitions that are owned, whether they are read already or not."""
         return set(self._held)
 
     @property
@@ -118,25 +118,25 @@ class Holdings:
 
     @property
     def without_offset(self) -> set[TopicPartition]:
-        """Those that are read and of which nothing has ever been saved."""
+        """The partitions that are read and of which no offset has ever been saved."""
         return {partition for partition in self._without_offset if self._held[partition].is_read}
 
     def is_fenced(self) -> bool:
-        """The store did not take the last save of some partition: ``settle`` is to load its offset again."""
+        """Whether the store refused the last save of some partition: ``settle`` is to load its offset again."""
         if self._store_fenced is not None:
             self._fenced.update(self._held.keys() & self._store_fenced(self._group))
         return bool(self._fenced)
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Whether the session owns it."""
+        """Whether this session owns the partition."""
         return partition in self._held
 
     def settle(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address]) -> None:
-        """Go as far as possible; what fails keeps nothing else back, and waits for the next call.
+        """Own and read exactly what is wanted, as far as possible; a partition that fails waits for the next call.
 
         Raises:
             SessionLostError: the session is over; ``drop`` is to follow.
-            CoordinationError: nobody answers; what was done stays done.
+            CoordinationError: no server answers; what was done stays done.
         """
         raise NotImplementedError
 
@@ -147,7 +147,7 @@ class Holdings:
         return min((trouble.due for trouble in self._trouble.values()), default=time.monotonic() + self._most_pause)
 
     def error(self, most_conflicts: int | None) -> Exception | None:
-        """Why it is not settled, unless it is only that others have not let go yet, for fewer than so many tries."""
+        """Why it is not settled; None while it waits for others to let go, for fewer than ``most_conflicts`` tries."""
         for trouble in self._trouble.values():
             if not trouble.is_conflict or (most_conflicts is not None and trouble.tries >= most_conflicts):
                 return trouble.error
@@ -294,7 +294,7 @@ class Holdings:
         for partition, held in sorted(self._held.items()):
             address = addresses.get(partition.partition.broker)
             if held.is_read or wanted.get(partition) != held.thread or address is None:
-                continue  # without an address: its broker is away, and is waited for
+                continue  # without an address: its broker is unavailable, and is waited for
             self._between()  # so that who was stopped meanwhile hears of it first, and loads nothing
             if self._attempt(partition, self._look_up):
                 claims[partition] = Claim(held.thread, address, held.goes_on_at, held.log)

@@ -18,7 +18,7 @@ class PartitionLag(NamedTuple):
     owner: str | None
     """The name of the thread that reads it; None: nobody does."""
     offset: int | None
-    """What is committed; None: nothing."""
+    """The committed offset; None: nothing was ever committed."""
     log_start: int | None
     log_size: int | None
     """The end of what can be read, as an offset; so 0.7's tool calls it."""
@@ -26,7 +26,7 @@ class PartitionLag(NamedTuple):
     """About how many messages it is behind: an estimate from the sizes of some of them."""
     problem: str
     is_failure: bool
-    """The broker was asked in vain."""
+    """Whether ``problem`` is that the broker did not answer."""
 
     @property
     def lag(self) -> int | None:

@@ -51,7 +51,7 @@ class Link:
         return known.logs.get(partition, 0)
 
     def records_of(self, topic: str) -> KnownTopic | None:
-        """The topic, if it is one of record batches, as ``log_of`` was told last. Raises as that does."""
+        """The topic, if it is one of record batches, by the answer that ``log_of`` saw last. Raises as that does."""
         return self._know(topic, 0.0).records
 
     def _know(self, topic: str, since: float) -> _Known:
@@ -91,7 +91,7 @@ class Links:
         self._known: dict[int, Link] = {}
 
     def learn(self, broker: int, address: Address) -> bool:
-        """Whether that is news."""
+        """Take a broker's address; True when it is new or has changed, and a new link was made."""
         known = self._known.get(broker)
         if known is not None and known.address == address:
             return False

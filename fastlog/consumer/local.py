@@ -43,7 +43,7 @@ class NotThereYetError(Exception):
 
 
 class SegmentsChangedError(Exception):
-    """What the broker told of the segments is too old: ask it again."""
+    """The broker's list of segments is out of date: ask for it again."""
 
 
 class LocalLog:
@@ -87,11 +87,11 @@ class LocalLog:
             os.close(fd)
 
     def rest(self) -> None:
-        """Keep no memory for many pieces."""
+        """Free most of the buffers that are kept for later reads; for when little comes."""
         self._buffers.rest()
 
-    def told(self, answer: LocalReadAnswer) -> bool:
-        """Take what the broker says of the files; whether they are others than those that were read before.
+    def update(self, answer: LocalReadAnswer) -> bool:
+        """Take the broker's list of files; whether they are others than those that were read before.
 
         Raises:
             NotThereYetError: there are none.

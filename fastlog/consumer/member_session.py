@@ -24,7 +24,7 @@ log = escaping.logger(__name__)
 LEAST_PAUSE, MOST_PAUSE = 0.05, 1.0
 _BEGIN_SECONDS = 1.0
 PROOFS = 4
-"""In the time of a session."""
+"""How often a member proves in the time of a session that it is one."""
 
 
 class AnySession(Protocol):
@@ -32,26 +32,26 @@ class AnySession(Protocol):
 
     @property
     def id(self) -> int | str:
-        """Its name."""
+        """The session's id, or the member's."""
 
     @property
     def timeout(self) -> float:
-        """Seconds of silence after which it ends."""
+        """Seconds without a request after which it ends."""
 
     @property
     def is_lost(self) -> bool:
-        """It is over. Never becomes False again."""
+        """Whether it has ended. Never becomes False again."""
 
     @property
     def is_connected(self) -> bool:
-        """Somebody answers. While False, it may be lost without anybody here knowing yet."""
+        """Whether a server answers. While False, the session may have ended without this process knowing yet."""
 
     def close(self) -> None:
         """End it, from any thread. May be called again."""
 
 
 class GroupWork:
-    """What a group's worker goes by in every session."""
+    """What a group's worker needs in every session, and what it reports."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class GroupWork:
         self.failures_in_a_row = 0
         self.has_been_member = False
         self.refusal: FastlogError | None = None
-        """Why it can never be a member with these settings."""
+        """Why it can never be a member with these settings; None: nothing is known against it."""
         self.on_refused: Callable[[str, FastlogError], None] = lambda topic, error: None
 
     def answer(self, request: CommitRequest, error: Exception | None) -> None:
@@ -85,12 +85,12 @@ class GroupWork:
         request.answer(error)
 
     def commit_failed(self, error: Exception) -> None:
-        """Count it, and log one in a while."""
+        """Count a failed commit, and log one at intervals."""
         self.status.failed_commits += 1
         self.limited_log.warning("commit", "event=commit_failed group=%s: %s", self.config.group_id, error)
 
     def auto_commit_failed(self, error: Exception) -> None:
-        """Count it; too many in a row stop what would have to be done again."""
+        """Count a failed automatic commit; ``auto_commit_max_failures`` in a row stop the streams until one works."""
         self.commit_failed(error)
         if isinstance(error, OwnershipLostError):
             return  # the store works
@@ -106,17 +106,17 @@ class GroupWork:
             self.lease.objection = objection
 
     def commit_worked(self) -> None:
-        """Streams may go on."""
+        """Note that offsets were saved: streams that failed commits have stopped may go on."""
         self.failures_in_a_row = 0
         self.lease.objection = None
 
-    def told_lost(self, partitions: frozenset[TopicPartition]) -> OwnershipLostError:
-        """What to raise for partitions that are gone; each is raised for once."""
+    def lost_error_for(self, partitions: frozenset[TopicPartition]) -> OwnershipLostError:
+        """The error to raise for partitions that were taken away; each of them is reported once."""
         self.status.unsaved -= partitions
         return lost_error(list(partitions))
 
     def refuse_commits(self) -> None:
-        """Answer everybody while there is no session."""
+        """Answer every request to commit with an error, as there is no session."""
         while (request := self.inbox.next_commit()) is not None:
             self.answer(request, self._refusal(request.offsets))
 
@@ -125,18 +125,18 @@ class GroupWork:
             return ClosedError("the consumer was shut down")
         lost = self.status.unsaved if offsets is None else frozenset(offsets)
         if lost:
-            return self.told_lost(lost)
+            return self.lost_error_for(lost)
         why = f": {self.status.error}" if self.status.error else ""
         return CoordinationError(f"not committed: there is no session with {self.config.kept_by}{why}")
 
     def refuse(self, topic: str, error: FastlogError) -> None:
-        """A topic that was asked for by name cannot be read here: say so, once."""
+        """Report, once, that a topic asked for by name cannot be read here."""
         self.status.refused = {**self.status.refused, topic: error}
         log.error("event=topic_refused group=%s: %s", self.config.group_id, error)
         self.on_refused(topic, error)
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row."""
+        """Seconds to wait after ``failures`` in a row."""
         return min(MOST_PAUSE, LEAST_PAUSE * 2.0 ** min(failures - 1, 30)) * self.source.uniform(0.5, 1.0)
 
 
@@ -173,38 +173,38 @@ class MemberSession:
         raise NotImplementedError
 
     def _say_goodbye(self) -> None:
-        """Free what was held, before the session is closed. Raises nothing."""
+        """Let go of the partitions, before the session is closed. Raises nothing."""
 
     @property
     def _proof_seconds(self) -> float:
-        """How often ``_prove`` is called."""
+        """Seconds between two calls of ``_prove``."""
         return self._session.timeout / PROOFS
 
     @property
     def _is_member(self) -> bool:
-        """Others count with it."""
+        """Whether the others of the group take it for a member."""
         return True
 
     @property
     def _has_news(self) -> bool:
-        """Something has changed that ``_settle`` has to look at."""
+        """Whether something has changed that ``_settle`` has to look at."""
         return False
 
     @property
     def _knows_topics(self) -> bool:
-        """It was found out of every topic whether it can be read here, as far as brokers say."""
+        """Whether it is known of every topic, as far as brokers answer, if it can be read here."""
         return True
 
     @property
     def _takes_commits(self) -> bool:
-        """Offsets can be saved now; otherwise they wait."""
+        """Whether offsets can be saved now; otherwise requests to commit wait."""
         return True
 
     def _do_more(self, now: float) -> None:
-        """What is due besides. Raises as ``_prove``."""
+        """Do what else is due for this kind of group. Raises as ``_prove``."""
 
     def _more_due(self) -> list[float]:
-        """When that is."""
+        """The times (``time.monotonic``) at which ``_do_more`` has something to do."""
         return []
 
     # -- the worker ----------------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class MemberSession:
             self._proof_due = now + self._proof_seconds
 
     def _make_so(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address], members: int) -> None:
-        """Read what is wanted, as far as that goes, and show how it stands. Raises what ``Holdings.settle`` does."""
+        """Own and read what is wanted, as far as possible, and publish the status. Raises as ``Holdings.settle``."""
         work, holdings = self._work, self._holdings
         work.status.addresses = addresses
         if addresses != self._addresses:
@@ -363,7 +363,7 @@ class MemberSession:
         finally:
             work.status.committed = holdings.saved
         if lost:
-            raise work.told_lost(lost)
+            raise work.lost_error_for(lost)
 
     def _auto_commit(self) -> None:
         try:

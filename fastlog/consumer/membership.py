@@ -44,9 +44,9 @@ class Membership:
         self._version: int | None = None
 
     def prove(self) -> None:
-        """Be a member, and extend the lease by a request that only a session that lives can make.
+        """Be a member, and extend the lease by a request that only a live session can make.
 
-        It is a write, since a server that has lost the others goes on answering what sessions read that they have
+        It is a write, since a server that has lost the others goes on answering reads of sessions that they have
         ended. It wakes nobody: members watch who is there, not what the nodes hold.
 
         Raises:
@@ -82,16 +82,16 @@ class Membership:
 
 
 class Cluster(NamedTuple):
-    """What a member goes by."""
+    """What a member works out its assignment from."""
 
     members: Mapping[str, Subscription]
     partitions: Mapping[str, list[PartitionId]]
-    """Of the topics that the member reads."""
+    """The announced partitions of the topics that the member reads, by topic."""
     addresses: Mapping[int, Address]
 
 
 class Registrations:
-    """Reads what the members of a group go by. For one thread."""
+    """Reads the registrations in ZooKeeper that decide who reads what. For one thread."""
 
     def __init__(
         self, session: Session, watched: Watched, group: str, consumer: str, subscription: Subscription, log: LimitedLog
@@ -107,9 +107,9 @@ class Registrations:
         self._members: dict[str, Subscription] = {}
 
     def read(self) -> Cluster:
-        """What holds now; calls only for what has changed.
+        """The registrations as they are now; reads only what has changed.
 
-        Nodes of others that make no sense are left out and logged. Raises ``CoordinationError``: no answer, or the
+        Malformed nodes of others are left out and logged. Raises ``CoordinationError``: no answer, or the
         member's own filter takes too long for a topic that there is.
         """
         members = self._read_members()

@@ -107,7 +107,7 @@ class MessageTopics:
     def refused(
         self, code: int, topic: str, partition: int, offset: int | None = None, detail: str = ""
     ) -> BrokerError:
-        """The error for a code of Kafka 0.7."""
+        """The exception for an error code of Kafka 0.7, with the place that was asked about."""
         broker = self._broker.addresses[0]
         return error_for(code, detail, topic=topic, partition=partition, offset=offset, broker=broker)
 
@@ -136,7 +136,7 @@ class MessageTopics:
         return True
 
     def _asked(self, frame: bytes, max_bytes: int, decode: Callable[[memoryview], _T]) -> _T:
-        """The answer to a request; one that makes no sense ends the connection."""
+        """The decoded answer to a request; a malformed one ends the connection and raises ``ProtocolError``."""
 
         def ask() -> _T:
             body = self._channel.request(frame, max_bytes)

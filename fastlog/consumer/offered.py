@@ -49,6 +49,6 @@ class Offers:
         own = range(metadata.lowest_own_id, metadata.highest_own_id + 1)
         # A broker that holds no answer would be asked without a pause.
         max_wait_ms = metadata.max_wait_ms if metadata.max_wait_ms >= _LEAST_WAIT_MS else 0
-        told = min(max(1, metadata.max_message_bytes), MOST_MESSAGE_BYTES)
-        limit = self._max_message_bytes or told
+        allowed = min(max(1, metadata.max_message_bytes), MOST_MESSAGE_BYTES)
+        limit = self._max_message_bytes or allowed
         return Offer(True, HELD_FETCH in own, LOCAL_READ in own, max_wait_ms, limit, CUT_POINTS in own)

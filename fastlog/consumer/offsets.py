@@ -33,7 +33,7 @@ class OffsetStore(Protocol):
     taken, which the worker loads again if it owns them. One that cannot tell who has loaded a partition may have
     ``begin(group, partition, offset)``, which saves only where there is still no offset and tells whether it did.
 
-    One that has room for it may have ``note_logs(group, logs)``, which is told when the log of each partition was made
+    One that has room for it may have ``note_logs(group, logs)``, which is given when the log of each partition was made
     (ms since 1970), to be kept beside the offsets that are saved afterwards, and ``log_of(group, partition)``, which is
     asked behind ``load`` for what was kept (0: nothing). An offset of a log that was deleted and made anew is noticed
     then, as one that the broker does not have any more is.
@@ -160,7 +160,7 @@ class FileOffsets:
             raise lost_error(lost)
 
     def path(self, group: str) -> Path:
-        """The group's file."""
+        """The file with the group's offsets, whether it exists or not."""
         return self._directory / f"{urllib.parse.quote(group, safe='')}.offsets.json"
 
     def _me(self) -> str:
@@ -188,7 +188,7 @@ def _entry(offset: int | None, owner: str, made: int) -> dict[str, Any]:
 
 
 def lost_error(partitions: list[TopicPartition], more: str = "") -> OwnershipLostError:
-    """Names them."""
+    """The error that these partitions are not owned any more; ``more`` is added to its text."""
     names = ", ".join(sorted(map(str, partitions)))
     return OwnershipLostError(f"not owned any more, so not committed: {names}{more}", partitions)
 

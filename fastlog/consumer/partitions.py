@@ -22,7 +22,7 @@ class TopicPartition(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A partition that is ours: which of our threads reads it, from which broker, from where on.
+    """A partition that this member owns: which of its threads reads it, from which broker, from which offset.
 
     ``offset`` is None when nothing was ever committed: the reader asks the broker where to begin. ``log``: when the log
     was made that it is an offset of, in ms since 1970; 0: not known.
@@ -35,9 +35,9 @@ class Claim(NamedTuple):
 
 
 class Lease:
-    """Until when this process may act as the owner of anything.
+    """Until when this process may act as the owner of its partitions.
 
-    Who holds a session cannot know that it has ended; but it has not ended before the session's time-out has passed
+    A process cannot know that its session has ended; but it has not ended before the session's time-out has passed
     since a request that the server answered was *sent*. So a process that was stopped, or is cut off, finds its lease
     over before anybody else can own what it owned. Written by one thread, read by any.
     """
@@ -46,7 +46,7 @@ class Lease:
         self._seconds = seconds
         self._until = 0.0
         self.objection: CoordinationError | None = None
-        """Why nothing is to be handed out although it holds."""
+        """Why nothing is to be handed out although the lease is valid; None: nothing speaks against it."""
 
     @staticmethod
     def now() -> float:
@@ -54,16 +54,16 @@ class Lease:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def extend(self, sent: float, seconds: float | None = None) -> None:
-        """The server has answered a request that was sent at ``sent``; ``seconds``: as long as it holds from then."""
+        """Note that the server has answered a request sent at ``sent``: valid for ``seconds`` from then, or as made."""
         self._until = max(self._until, sent + (self._seconds if seconds is None else seconds))
 
     def drop(self) -> None:
-        """Nothing is owned any more."""
+        """End the lease at once: no partition is owned any more."""
         self._until = 0.0
 
     @property
     def is_valid(self) -> bool:
-        """Whether it holds at this moment."""
+        """Whether partitions may be acted on as owned at this moment."""
         return self.now() < self._until
 
     @property
@@ -88,7 +88,7 @@ class Readers(Protocol):
         """When the log of each partition was made, in ms, 0: not known. ``consumed`` later is of these or newer."""
 
     def beginning(self) -> Collection[TopicPartition]:
-        """Those of which it is not known yet where they begin, and whose broker has not failed to say so."""
+        """The partitions whose first offset is not known yet, although their broker has not failed."""
 
     def moved(self, addresses: Mapping[int, Address]) -> None:
-        """Where each broker that lives is to be found now, by its id."""
+        """Take the present address of each broker that is alive, by its id."""

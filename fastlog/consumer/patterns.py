@@ -18,9 +18,9 @@ from typing import Any
 from fastlog.errors import ConfigError
 
 MOST_CHARACTERS = 10_000
-"""Of a pattern."""
+"""The longest pattern that is compiled."""
 MOST_STEPS = 50_000
-"""For one name. A usual pattern needs some tens."""
+"""The most steps that matching one name may take. A usual pattern needs some tens."""
 _KEPT_PATTERNS = 64
 _KEPT_NAMES = 100_000
 
@@ -105,7 +105,11 @@ class _Match:
         self._masks: _Masks = {}
 
     def is_whole(self, tree: Any, flags: int, text: str) -> bool:
-        """Whether the tree takes all of it."""
+        """Whether the parsed pattern matches the whole name.
+
+        Raises:
+            ConfigError: matching takes more than ``MOST_STEPS`` steps; ``text`` is the pattern for the message.
+        """
         try:
             return bool(self._ends(tree, 1, flags) >> len(self._name))
         except (_TooMuchError, RecursionError):
@@ -204,7 +208,7 @@ class _Match:
 
 
 class _TooMuchError(Exception):
-    """It takes too many steps."""
+    """Matching took more than ``MOST_STEPS`` steps."""
 
 
 def _places(bits: int) -> list[int]:

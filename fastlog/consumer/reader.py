@@ -97,7 +97,7 @@ class Reader:
             self.local.close()
 
     def rest(self) -> None:
-        """Keep no memory for many pieces, as there are none now."""
+        """Free most of the buffers that are kept for later answers; for when little comes."""
         self._channel.rest()
         if self.local is not None:
             self.local.rest()
@@ -163,13 +163,15 @@ class Reader:
 
     @property
     def is_near(self) -> bool:
-        """The next piece was asked for already, or lies in a file."""
+        """Whether the next chunk was requested already, or is in a local file."""
         if self.local is not None:
             return self._proven and self.offset < self.local.limit
         return self._channel.has_pending and self._asked_bytes > 0
 
     def soon(self, seconds: float) -> Chunk | None:
-        """The next messages if they are near and here within so many seconds; else None, and ``next`` has to be called.
+        """The next messages if they were requested, or are in a local file, and come within ``seconds``; else None.
+
+        After None ``next`` has to be called.
 
         Raises as ``next``, which meets the same again.
         """
@@ -245,7 +247,7 @@ class Reader:
             if not self.anywhere and not self._channel.reaches_this_host():
                 raise NotLocalError("the broker is on another machine")
             body = self._channel.request(frame, _LOCAL_ANSWER_BYTES)
-        except TransportError as error:  # if the broker is away altogether, the fetch that follows says so
+        except TransportError as error:  # if the broker is unavailable altogether, the fetch that follows says so
             raise NotLocalError(f"the broker did not tell where the files are: {error}") from error
         answer = responses.decode_local_read(bytes(body))
         self._check_id(answer.correlation_id)
@@ -253,7 +255,7 @@ class Reader:
             raise NotLocalError(meaning_of(answer.error))
         self._log_start = answer.log_start
         self.high_watermark = answer.high_watermark
-        if local.told(answer):
+        if local.update(answer):
             self._proven = False
 
     def _refuse_local(self, reason: str) -> None:
@@ -272,7 +274,7 @@ class Reader:
         return self._opened(self._channel.collect())
 
     def _opened(self, body: memoryview) -> memoryview:
-        """The bytes of the log in an answer."""
+        """The bytes of the log in the body of an answer; raises ``BrokerError`` for an error code in it."""
         if not self._offer.held_fetch:
             error, data = responses.split_fetch(body)
             detail = ""

@@ -119,7 +119,7 @@ class RecordLookup:
 
 
 def cannot_be_read(topic: str, broker: Address) -> UnsupportedFeatureError:
-    """What to raise for such a topic."""
+    """The error for a topic of record batches that a group in ZooKeeper was to read."""
     return UnsupportedFeatureError(
         "the topic is one of record batches, and a group in ZooKeeper reads topics of Kafka 0.7 alone\n"
         "let the broker keep the group: bootstrap.servers in place of zk.connect, as in"

@@ -155,10 +155,10 @@ class RecordReader:
         self._has_settled = False
 
     def close(self) -> None:
-        """There are no files of its own."""
+        """Does nothing: records are read through the channel alone, without files."""
 
     def rest(self) -> None:
-        """Keep no memory for many pieces, as there are none now."""
+        """Free most of the buffers that are kept for later answers; for when little comes."""
         self._channel.rest()
 
     def go_back(self, offset: int) -> None:
@@ -207,11 +207,13 @@ class RecordReader:
 
     @property
     def is_near(self) -> bool:
-        """The next piece was asked for already."""
+        """Whether the next chunk was requested already."""
         return self._channel.has_pending and self._is_asked
 
     def soon(self, seconds: float) -> RecordChunk | None:
-        """The next batches if they are near and here within so many seconds; else None, and ``next`` has to be called.
+        """The next batches if they were requested and come within ``seconds``; else None.
+
+        After None ``next`` has to be called.
 
         Raises as ``next``, which meets the same again.
         """

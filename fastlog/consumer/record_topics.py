@@ -104,7 +104,7 @@ class RecordTopics:
         return RecordReader(channel, requests, topic, found.id, partition, offset, fetch_bytes, ahead=True)
 
     def channel(self, owner: str) -> Channel:
-        """Another channel to the broker."""
+        """A new channel to the broker, not connected yet; ``owner`` names it in messages."""
         return record_channel(self._broker, owner, self._receive_buffer_bytes)
 
     def _is_of_messages(self, topic: str) -> bool:

@@ -1,4 +1,4 @@
-"""The simple consumer: reads the partitions it is told from the offsets it is told; the broker keeps nothing of it."""
+"""The simple consumer: reads given partitions from given offsets; the broker keeps no state of it."""
 
 from __future__ import annotations
 

@@ -41,15 +41,15 @@ class NoMessage(enum.Enum):
 
 
 class Done(Protocol):
-    """What a stream has given: a message, a batch, arrays."""
+    """What a stream has handed out: a message, a batch, arrays."""
 
     @property
     def place(self) -> Place:
-        """Of its partition."""
+        """How far its partition has been handed out and consumed."""
 
     @property
     def next_offset(self) -> int:
-        """Where to go on behind it."""
+        """The offset behind it, which is committed once it is consumed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -60,7 +60,7 @@ class StreamArrays(NumpyBatch):
 
     @property
     def source(self) -> TopicPartition:
-        """Topic and partition."""
+        """The partition, with its topic and broker."""
         return self.place.source
 
 
@@ -75,9 +75,9 @@ class Run(NamedTuple):
     next_offset: int
     data: memoryview
     entries: int
-    """Messages, a compressed set being one; or batches."""
+    """How many messages, a compressed set counting as one; or how many batches."""
     wrappers: int
-    """Of these, compressed ones."""
+    """How many of the entries are compressed."""
 
 
 class Stream(Delivery):
@@ -112,7 +112,7 @@ class Stream(Delivery):
         self._wakeup = AutoResetEvent()
         self._is_ended = False
         self._refusals: deque[FastlogError] = deque()
-        self._told: CoordinationError | None = None
+        self._reported: CoordinationError | None = None
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
@@ -169,7 +169,7 @@ class Stream(Delivery):
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Those it reads now."""
+        """The partitions that this stream reads now."""
         return tuple(feed.source for feed in self._feeds)
 
     # -- for those who feed it -----------------------------------------------------------------------------------------
@@ -183,11 +183,11 @@ class Stream(Delivery):
         self._feeds = tuple(found for found in self._feeds if found is not feed)
 
     def wake(self) -> None:
-        """Let the thread that waits for messages look again."""
+        """Have the thread that waits for messages look for some at once."""
         self._wakeup.set()
 
     def refuse(self, error: FastlogError) -> None:
-        """Raise this once, where the stream's thread waits for messages. Safe in any thread."""
+        """Have the stream raise ``error`` once, in the thread that asks it for messages. Safe in any thread."""
         self._refusals.append(error)
         self._wakeup.set()
 
@@ -232,8 +232,8 @@ class Stream(Delivery):
             if self._lease.seconds_left > _LEASE_LOOK_SECONDS:
                 return True
             objection = self._lease.objection
-            if objection is not None and objection is not self._told:
-                self._told = objection  # once, so that a program that goes on waits
+            if objection is not None and objection is not self._reported:
+                self._reported = objection  # once, so that a program that goes on waits
                 raise CoordinationError(str(objection)) from objection.__cause__
             self._wait(timeout, deadline, _LEASE_LOOK_SECONDS)
         return False

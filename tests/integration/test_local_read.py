@@ -343,7 +343,7 @@ def test_a_page_that_cannot_be_read_names_file_and_position(told: Told) -> None:
         raise OSError(5, "Input/output error")
 
     log = LocalLog("t", 0, mapped=False, read=bad_read)
-    log.told(rs.LocalReadAnswer(0, 0, str(told.directory), KAFKA_0_7, 0, len(told.log), tuple(told.bases)))
+    log.update(rs.LocalReadAnswer(0, 0, str(told.directory), KAFKA_0_7, 0, len(told.log), tuple(told.bases)))
     with pytest.raises(LogError, match=r"Input/output error.*position=3") as caught:
         log.piece(told.bases[2] + 3, 100)
     assert caught.value.path == str(told.path(2))
@@ -355,7 +355,7 @@ def test_a_mapped_page_that_cannot_be_read_is_an_error_not_a_signal(told: Told) 
     size = os.path.getsize(told.path(0))  # noqa: PTH202 - with the truncate below
     os.truncate(told.path(0), 3 * 4096)
     log = LocalLog("t", 0, mapped=True)
-    log.told(rs.LocalReadAnswer(0, 0, str(told.directory), KAFKA_0_7, 0, 3 * 4096, (0,)))
+    log.update(rs.LocalReadAnswer(0, 0, str(told.directory), KAFKA_0_7, 0, 3 * 4096, (0,)))
     first = log.piece(0, 100)
     os.truncate(told.path(0), size)
     with pytest.raises(LogError, match="position=8192") as caught:
@@ -369,16 +369,16 @@ def test_segments_are_found_as_they_come(told: Told) -> None:
     """A list that is too old says so instead of guessing; names of another width are found."""
     log = LocalLog("t", 0, mapped=False)
     answer = rs.LocalReadAnswer(0, 0, str(told.directory), KAFKA_0_7, 0, len(told.log), (0,))
-    log.told(answer)
+    log.update(answer)
     assert bytes(log.piece(0, 10**6)) == SEGMENTS[0]
     with pytest.raises(SegmentsChangedError):
         log.piece(told.bases[1], 10**6)
     told.path(1).rename(told.directory / f"{told.bases[1]:011}.kafka")
-    log.told(answer._replace(base_offsets=tuple(told.bases)))
+    log.update(answer._replace(base_offsets=tuple(told.bases)))
     assert bytes(log.piece(told.bases[1], 10**6)) == SEGMENTS[1]
     assert bytes(log.piece(len(told.log), 10)) == b""
     with pytest.raises(NotLocalError):
-        log.told(answer._replace(format="other"))
+        log.update(answer._replace(format="other"))
     log.close()
     log.close()
 

@@ -30,26 +30,26 @@ from fastlog.wire.fields import pack, string
 from fastlog.zkpaths import PartitionId, Subscription, thread_ids
 
 NAME = "fastlog-range"
-"""Of the assignor: the range over streams of Kafka 0.7."""
+"""The assignor's name in requests: the range assignment of Kafka 0.7, over streams."""
 PROTOCOL_TYPE = "consumer"
 _VERSION = 2
 _FORMAT = 1
 
 
 class MemberView(NamedTuple):
-    """What a member says of itself."""
+    """A member's metadata in JoinGroup, as this assignor writes it."""
 
     consumer: str
     subscription: Subscription
     accepted: bool = False
-    """It was let in already, and not only waits until its name is free."""
+    """Whether it is in the group already, and does not only wait until its name is free."""
     held: frozenset[Place] = frozenset()
     generation: int = NOBODY
-    """In which it was given what it holds."""
+    """The generation in which it was given what it holds."""
 
     def encode(self, topics: Iterable[str]) -> bytes:
-        """The bytes. ``topics``: what it reads of those that there are, for who does not know filters."""
-        told = {
+        """The bytes for the request. ``topics``: the existing ones that it reads, for assignors without filters."""
+        described = {
             "fastlog": _FORMAT,
             "consumer": self.consumer,
             "reads": self.subscription.encode().decode(),
@@ -57,22 +57,22 @@ class MemberView(NamedTuple):
         }
         names = _array(string(topic) for topic in sorted(topics))
         return b"".join(
-            (pack("h", _VERSION), names, _json(told), _places(self.held), pack("i", self.generation)),
+            (pack("h", _VERSION), names, _json(described), _places(self.held), pack("i", self.generation)),
         )
 
     @classmethod
     def parse(cls, data: bytes) -> MemberView:
-        """Raises ``CoordinationError`` for what no member of this assignor writes."""
+        """Read the bytes. Raises ``CoordinationError`` for what no member of this assignor writes."""
         try:
             fields = Answer(data)
             fields.int16("version")
             fields.items("topics", 2, lambda: fields.text("topic"))
-            told = _parsed(fields)
+            described = _parsed(fields)
             held = _parsed_places(fields)
             return cls(
-                str(told["consumer"]),
-                Subscription.parse(str(told["reads"]).encode()),
-                told["accepted"] is True,
+                str(described["consumer"]),
+                Subscription.parse(str(described["reads"]).encode()),
+                described["accepted"] is True,
                 frozenset(held),
                 fields.int32("generation"),
             )
@@ -86,23 +86,23 @@ class Given(NamedTuple):
     streams: dict[Place, int]
     members: int = 0
     whole: bool = True
-    """All that it is to have; otherwise more follows once others have let go."""
+    """Whether this is all it is to have; otherwise more follows once others have let go."""
     refused: str = ""
-    """Why it is given nothing."""
+    """Why it is given nothing; empty where it is not refused."""
 
     def encode(self) -> bytes:
-        """The bytes."""
+        """The bytes for the SyncGroup request: partitions as today's assignors write them, and the rest as JSON."""
         threads: dict[str, dict[str, int]] = {}
         for (topic, number), stream in sorted(self.streams.items()):
             threads.setdefault(topic, {})[str(number)] = stream
-        told = {
+        described = {
             "fastlog": _FORMAT,
             "threads": threads,
             "members": self.members,
             "whole": self.whole,
             "refused": self.refused,
         }
-        return pack("h", _VERSION) + _places(self.streams) + _json(told)
+        return pack("h", _VERSION) + _places(self.streams) + _json(described)
 
     @classmethod
     def parse(cls, data: bytes) -> Given:
@@ -113,11 +113,11 @@ class Given(NamedTuple):
             fields = Answer(data)
             fields.int16("version")
             places = _parsed_places(fields)
-            told = _parsed(fields)
-            streams = {place: told["threads"][place[0]][str(place[1])] for place in places}
+            described = _parsed(fields)
+            streams = {place: described["threads"][place[0]][str(place[1])] for place in places}
             if not all(type(stream) is int and stream >= 0 for stream in streams.values()):
                 raise ProtocolError(f"streams {streams}")
-            return cls(streams, int(told["members"]), told["whole"] is True, str(told["refused"]))
+            return cls(streams, int(described["members"]), described["whole"] is True, str(described["refused"]))
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
             raise CoordinationError(f"{data[:100]!r} is not what a leader assigns: {error!r}") from None
 

@@ -29,7 +29,7 @@ class InBroker:
         self._is_checked = False
 
     def open(self, on_change: Watch, is_wanted: Callable[[], bool]) -> AnySession:
-        """A place in the group, not taken yet, by the first address that answers."""
+        """A place in the group, not joined yet, by the first address that answers. Raises as ``GroupKind.open``."""
         config = self._config
         coordinator = Coordinator(
             config.brokers, config.group_id, client=self._consumer_id, timeout=config.session_timeout / 2
@@ -55,16 +55,16 @@ class InBroker:
         return Place(coordinator, config.session_timeout)
 
     def run(self, work: GroupWork, session: AnySession) -> bool:
-        """By its coordinator's requests."""
+        """Be a member by requests to the coordinator; whether it ever was one."""
         assert isinstance(session, Place)
         return BrokerGroupSession(work, session).run()
 
     def silence(self, seconds: float) -> CoordinationError:
-        """Names the addresses."""
+        """The error that no address of ``bootstrap.servers`` has answered for ``seconds``."""
         return GroupCoordinatorError(f"no coordinator of groups answers at {self._config.brokers} within {seconds:g} s")
 
     def seconds_to_join(self, session: AnySession) -> float:
-        """A rebalance, and the session of who died."""
+        """The longest rebalance, and the session of a member of this id that died."""
         return (REBALANCE_SESSIONS + 1) * session.timeout
 
     def _check_others(self, coordinator: Coordinator) -> None:

@@ -19,7 +19,7 @@ from fastlog.coordination.session import SessionLostError
 from fastlog.errors import CoordinationError
 
 GONE = frozenset((codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER, codes.FENCED))
-"""Who is told one of these is no member of this generation, and has nothing any more."""
+"""The codes with which the coordinator says that the caller is no member of this generation, and owns nothing."""
 _LOG = re.compile(r"\blog=(\d{1,18})\b", re.ASCII)
 _LOST = re.compile(r"\blost=(\d{1,19}-\d{1,19})\b", re.ASCII)
 _SHOWN = 3
@@ -31,15 +31,15 @@ def place_of(partition: TopicPartition) -> Place:
 
 
 class BrokerOffsets:
-    """An ``OffsetStore`` for as long as a member is one. For the group's worker.
+    """An ``OffsetStore`` for as long as a membership lasts. For the group's worker.
 
-    Others than the owner cannot save: the coordinator takes nothing from who is no member of the generation.
+    Only the owner can save: the coordinator accepts nothing from others than members of the generation.
     """
 
     def __init__(
         self, coordinator: Coordinator, who: Callable[[], Identity], on_refused: Callable[[int], None]
     ) -> None:
-        """``who`` saves; ``on_refused`` is told the code when the coordinator says that it has to join again."""
+        """``who``: the member that saves. ``on_refused`` is called with an error code that makes it join again."""
         self._coordinator = coordinator
         self._who = who
         self._on_refused = on_refused
@@ -70,12 +70,12 @@ class BrokerOffsets:
             CoordinationError: some were not kept; the others were.
         """
         rows = {place_of(partition): offset for partition, offset in offsets.items()}
-        told = self._coordinator.ask(
+        answered = self._coordinator.ask(
             requests.commit(group, self._who(), {place: Committed(rows[place], self._text(place)) for place in rows}),
             requests.parse_commit,
             lambda found: next((code for code in found.values() if code in codes.PASSING), 0),
         )
-        refused = {place: told.get(place, -1) for place in rows if told.get(place, -1)}
+        refused = {place: answered.get(place, -1) for place in rows if answered.get(place, -1)}
         for code in sorted(set(refused.values())):
             if code in GONE or code == codes.REBALANCE:
                 self._on_refused(code)

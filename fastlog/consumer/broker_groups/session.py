@@ -40,7 +40,7 @@ log = escaping.logger(__name__)
 REBALANCE_SESSIONS = 2
 """How many sessions a rebalance may last. Not fewer than one: see above."""
 LEASE_SHARE = 0.9
-"""Of the session's time-out: two clocks do not go alike."""
+"""The share of the session's time-out that a lease holds for: two clocks do not run alike."""
 _LOOK_SECONDS = 0.05
 _GOODBYE_SECONDS = 1.0
 _REFUSALS = frozenset((codes.INCONSISTENT_PROTOCOL, codes.INVALID_GROUP, codes.INVALID_SESSION, codes.GROUP_DENIED, 42))
@@ -68,11 +68,11 @@ class Place:
 
     @property
     def is_connected(self) -> bool:
-        """The coordinator answers."""
+        """Whether the coordinator answers."""
         return not self.is_lost and self.coordinator.is_connected
 
     def close(self) -> None:
-        """Ask for nothing more."""
+        """Send no more requests, and end one that waits; from any thread."""
         self.is_lost = True
         if threading.get_ident() == self._owner:
             self.coordinator.close()

@@ -27,26 +27,28 @@ def find_topics(address: Address, names: Collection[str] | None, timeout: float)
         GroupCoordinatorError: the broker does not answer, or speaks 0.7 alone.
     """
     try:
-        told = Broker([address], timeout).metadata_or_none(None if names is None else tuple(sorted(names)))
+        metadata = Broker([address], timeout).metadata_or_none(None if names is None else tuple(sorted(names)))
     except FastlogError as error:
         raise GroupCoordinatorError(f"{address} does not say which topics it has: {error}") from error
-    if told is None:
+    if metadata is None:
         raise GroupCoordinatorError(
             f"{address} does not say which topics it has: it is no broker of fastlog, or its listener is pinned to"
             " today's protocol (listener.protocol.map)"
         )
-    counts = {topic.name: topic.configured_partitions for topic in told.topics if topic.partitions and not topic.error}
-    failed = [topic.name for topic in told.topics if topic.error]
+    counts = {
+        topic.name: topic.configured_partitions for topic in metadata.topics if topic.partitions and not topic.error
+    }
+    failed = [topic.name for topic in metadata.topics if topic.error]
     try:
         counts |= _of_records(address, failed if names is not None else None, timeout, counts)
     except FastlogError as error:
         raise GroupCoordinatorError(f"{address} does not say which topics it has: {error}") from error
     refused: dict[str, FastlogError] = {
         topic.name: error_for(topic.error, topic=topic.name, broker=address)
-        for topic in told.topics
+        for topic in metadata.topics
         if topic.error and topic.name not in counts
     }
-    return Found(told.broker_id, counts, refused)
+    return Found(metadata.broker_id, counts, refused)
 
 
 def _of_records(

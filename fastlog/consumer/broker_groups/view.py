@@ -1,6 +1,6 @@
 """The groups that a broker keeps, from outside: for tools and dashboards, and for who sets offsets anew.
 
-Groups of other clients are shown as far as they are consumers': with a member's id for the name of its one thread.
+Groups of other clients are displayed as far as they are consumers': with a member's id for the name of its one thread.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ class BrokerGroups:
 
     def view(self, name: str) -> GroupView | None:
         """What is there of a group now; None where there is nothing."""
-        (told,) = self._coordinator.ask(
+        (described,) = self._coordinator.ask(
             requests.describe_groups([name]), requests.parse_described, lambda found: found[0].code
         )
-        _check(told.code, f"group {name!r} cannot be described")
-        if told.state == _DEAD:
+        _check(described.code, f"group {name!r} cannot be described")
+        if described.state == _DEAD:
             return None
         self._all = None
-        return self._viewed(told, self.offsets(name))
+        return self._viewed(described, self.offsets(name))
 
     def offsets(self, name: str) -> dict[TopicPartition, int]:
-        """What a group has committed."""
+        """The offset that a group has committed for each partition. Raises ``CoordinationError``."""
         code, found = self._coordinator.ask(
             requests.fetch_offsets(name, None), requests.parse_offsets, lambda found: found[0]
         )
@@ -94,7 +94,7 @@ class BrokerGroups:
         return [PartitionId(found.broker, number) for number in range(found.counts.get(topic, 0))]
 
     def addresses(self) -> dict[int, Address]:
-        """Where the broker is, by its id."""
+        """The broker's address, by its id."""
         return {self._found().broker: self._coordinator.address}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -104,12 +104,12 @@ class BrokerGroups:
             if partition.partition.broker != broker:
                 raise CoordinationError(f"{partition} is of another broker than {self}, which is {broker}")
         rows = {place_of(partition): Committed(offset, "") for partition, offset in offsets.items()}
-        told = self._coordinator.ask(
+        answered = self._coordinator.ask(
             requests.commit(group, Identity(), rows),
             requests.parse_commit,
             lambda found: next((code for code in found.values() if code in codes.PASSING), 0),
         )
-        return {partition: told.get(place_of(partition), -1) for partition in offsets}
+        return {partition: answered.get(place_of(partition), -1) for partition in offsets}
 
     def forget(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Forget what a group has committed of these."""
@@ -146,16 +146,16 @@ class BrokerGroups:
             self._all = found._replace(counts=counts | found.counts)
         return self._all
 
-    def _viewed(self, told: Described, committed: Mapping[TopicPartition, int]) -> GroupView:
+    def _viewed(self, described: Described, committed: Mapping[TopicPartition, int]) -> GroupView:
         found = self._found()
         members: dict[str, Subscription] = {}
         owners: dict[TopicPartition, str] = {}
         garbage: list[str] = []
-        if told.members and told.state != _STABLE:
-            garbage.append(f"group {told.name!r} rebalances: what its members read is known afterwards")
-        for member in told.members:
+        if described.members and described.state != _STABLE:
+            garbage.append(f"group {described.name!r} rebalances: what its members read is known afterwards")
+        for member in described.members:
             try:
-                name, subscription, threads = _understood(member, told)
+                name, subscription, threads = _understood(member, described)
             except CoordinationError as error:
                 garbage.append(f"member {member.id}: {error}: what it reads is not known")
                 continue
@@ -171,7 +171,7 @@ class BrokerGroups:
                 garbage.append(f"member {name}: {error}: its topics are not known")
         names = sorted({*topics, *(item.topic for item in owners), *(item.topic for item in committed)})
         return GroupView(
-            told.name,
+            described.name,
             members,
             topics,
             {topic: tuple(self.announced(topic)) for topic in names},
@@ -182,11 +182,11 @@ class BrokerGroups:
         )
 
 
-def _understood(member: DescribedMember, told: Described) -> tuple[str, Subscription, dict[Place, str]]:
+def _understood(member: DescribedMember, described: Described) -> tuple[str, Subscription, dict[Place, str]]:
     """A member's name, what it reads, and the thread of each partition that it has. Raises ``CoordinationError``."""
-    if told.state != _STABLE:
+    if described.state != _STABLE:
         return member.client or member.id, Subscription({}), {}
-    if told.protocol == assignor.NAME:
+    if described.protocol == assignor.NAME:
         view, given = MemberView.parse(member.metadata), Given.parse(member.assignment)
         if given.refused:
             raise CoordinationError(f"{given.refused}, and it waits")
@@ -195,8 +195,8 @@ def _understood(member: DescribedMember, told: Described) -> tuple[str, Subscrip
             view.subscription,
             {place: f"{view.consumer}-{stream}" for place, stream in given.streams.items()},
         )
-    if told.protocol_type != assignor.PROTOCOL_TYPE:
-        raise CoordinationError(f"it is no consumer, but of the kind {told.protocol_type!r}")
+    if described.protocol_type != assignor.PROTOCOL_TYPE:
+        raise CoordinationError(f"it is no consumer, but of the kind {described.protocol_type!r}")
     try:
         topics, places = _kafkas(member.metadata, member.assignment)
     except ProtocolError as error:
