@@ -352,7 +352,7 @@ class _Answer:
         self._left -= delivery.messages
         self._deliveries.append(delivery)
         if self.future.done():
-            self._producer._ledger.failed(delivery, told=False)  # it was cancelled: the next flush says so
+            self._producer._ledger.failed(delivery, reported=False)  # it was cancelled: the next flush says so
         elif self._left <= 0:
             error = next((one.error for one in self._deliveries if one.error is not None), None)
             if error is not None:

@@ -31,10 +31,10 @@ class Flight:
     watched: set[tuple[str, int]]
     def __init__(self, acknowledged: bool) -> None: ...
     def add(self, chunk: Chunk) -> None:
-        """Put a chunk behind all others."""
+        """Take a chunk in, behind all others."""
 
     def has_unsent(self) -> bool:
-        """Whether there is something to write."""
+        """Whether some frame is not written, or only in part."""
 
     def has_answers(self) -> bool:
         """Whether ``write`` put answers by (or the beginning of one)."""

@@ -20,7 +20,7 @@ class Chunk:
     lane: Lane | None
     @property
     def frame_ends(self) -> list[int]:
-        """The position behind each frame."""
+        """The position behind the last byte of each frame, counted from the chunk's start."""
 
     @property
     def message_sets(self) -> list[memoryview]:
@@ -28,7 +28,7 @@ class Chunk:
 
     @property
     def has_tickets(self) -> bool:
-        """Whether somebody follows single messages of it."""
+        """Whether some of its messages have a ticket: a callback or receipt of their own."""
 
     def compressed(
         self, compress: Callable[[int, Any], bytes], max_payload: int

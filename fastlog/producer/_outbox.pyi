@@ -6,9 +6,9 @@ READABLE: int
 WRITABLE: int
 
 class Outbox(Shelf):
-    """The buffers of one broker, and the bell of the thread that sends what is in them.
+    """The buffers of one broker, and the eventfd that wakes the thread that sends what is in them.
 
-    ``linger_ns``: how long a frame stays open for more messages. The bell is a descriptor, which goes with the object.
+    ``linger_ns``: how long a frame stays open for more messages. The eventfd is closed with the object.
     """
 
     behind: bool
@@ -16,7 +16,7 @@ class Outbox(Shelf):
 
     def __init__(self, quota: Quota, linger_ns: int) -> None: ...
     def retire(self) -> None:
-        """Take nothing more in, and close the bell: nobody sleeps here any more."""
+        """Take nothing more in, and close the eventfd: no thread sleeps here any more."""
 
     def close_if_empty(self) -> bool:
         """Take nothing more in, unless something is in it now; whether it is closed."""
@@ -25,13 +25,13 @@ class Outbox(Shelf):
         """Take nothing more in: a buffer raises ``ClosedError``."""
 
     def is_empty(self) -> bool:
-        """Whether no buffer holds anything."""
+        """Whether no buffer of the outbox holds a message."""
 
     def wake(self) -> None:
-        """Let the sending thread look around, whatever it waits for."""
+        """Wake the sending thread, whatever it waits for."""
 
     def seal_all(self) -> None:
-        """Finish every open frame: the queue is full, so waiting for them to fill up would be in vain."""
+        """Finish every open frame without waiting for it to fill up."""
 
     def sleep(self, fd: int, for_writing: bool, full: bool, until_ns: int) -> int:
         """Wait until there is something to do: WOKEN, READABLE and WRITABLE are added up; 0 when it is time to take.

@@ -60,13 +60,13 @@ class Routes:
 
     @property
     def failed(self) -> int:
-        """Messages that came into no buffer."""
+        """How many messages failed before they were in a buffer."""
 
     def is_held(self, topic: str | None = None) -> bool:
-        """Whether a topic is, or any."""
+        """Whether the topic is held; None: whether any topic is."""
 
     def clear(self) -> None:
-        """Leave every topic to Python."""
+        """Forget all routes, so that Python handles the messages of every topic."""
 
 class SendPath:
     """The compiled beginning of ``Producer.send``: takes what is simple and hands the rest to ``_send_slowly``."""

@@ -30,7 +30,7 @@ def register(producer: Producer) -> None:
 
 
 def forget(producer: Producer) -> None:
-    """It is closed."""
+    """Forget a producer that was closed: there is nothing to do for it at the end of the program."""
     _live.discard(producer)
 
 

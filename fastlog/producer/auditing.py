@@ -107,7 +107,7 @@ class Reporter:
         self._thread = OwnedThread(ledger, self._work, "fastlog-producer-audit")
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start the thread that reports."""
         self._thread.start()
 
     def finish(self, deadline: float) -> None:
@@ -228,7 +228,7 @@ class FailedNumbers:
         self.by_topic: dict[str, set[Range]] = {}
 
     def note(self, frame: Chunk) -> None:
-        """Called in the sending threads."""
+        """Note the numbers of a frame that failed. Called in the sending threads."""
         if frame.topic == self._audit_topic:
             return
         try:

@@ -207,10 +207,10 @@ class BatchQueue:
     def _give_up(self, items: Sequence[QueueItem], cause: FastlogError) -> None:
         self.failed += len(items)
         delivery = Delivery(items[0].topic, items[0].broker, items[0].partition, -1, -1, len(items), cause)
-        self._ledger.failed(delivery, told=False)
+        self._ledger.failed(delivery, reported=False)
 
     def _close(self, batch: list[QueueItem]) -> None:
-        """The last batch, then the closing hooks: nothing is sent after a handler was told that all is over."""
+        """Send the last batch, then call the closing hooks: nothing is sent after a handler was closed."""
         self._handle(batch)
         callback = self._callback_handler
         if callback is not None:

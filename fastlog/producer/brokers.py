@@ -29,7 +29,7 @@ ACKS_BY_NAME = {"none": 0, "appended": requests.ACKS_APPENDED, "flushed": reques
 RECORD_ACKS = {"none": 0, "appended": 1, "flushed": -1}
 """The same for topics of record batches."""
 _BATCH_BYTES = 1_048_588
-"""The largest batch of a topic whose settings are not shown, as Kafka has it unless it is told otherwise."""
+"""The largest batch of a topic whose settings cannot be read: Kafka's default of ``max.message.bytes``."""
 _MOST_PARTITIONS = 65536
 """What a broker can be set to; each of them costs memory once keys choose among them."""
 CLIENT = "fastlog-producer"
@@ -125,12 +125,12 @@ class Directory:
         return self.offer
 
     def partitions_or_none(self, topic: str) -> int | None:
-        """How many partitions a topic of either kind may have there, asking if need be; None: the broker does not tell.
+        """How many partitions a topic of either kind may have there, asking if need be; None: the broker cannot say.
 
         Raises:
             TransportError: the broker cannot be reached.
             BrokerError, RecordsError: the topic's name is not allowed there, or this client may not use it.
-            ProtocolError: the answer makes no sense.
+            ProtocolError: the answer is malformed.
         """
         known = self._partitions.get(topic)
         if known is not None or (self.offer is not None and not (self.offer.own or self.offer.only_today)):
@@ -158,7 +158,7 @@ class Directory:
                 raise ProtocolError(f"{self.broker.address} claims {count} partitions for topic {topic!r}")
             self._partitions[topic] = count
             return count
-        raise TransportError(f"{self.broker.address} told nothing about topic {topic!r}")
+        raise TransportError(f"{self.broker.address} answered nothing about topic {topic!r}")
 
     def records_or_none(self, topic: str) -> RecordTopic | None:
         """The topic, if it was found to be one of record batches; asks nobody."""
@@ -201,10 +201,10 @@ class Directory:
             if not known.partitions:
                 return None
             try:
-                told = broker.settings(topic)["max.message.bytes"].value
+                limit = broker.settings(topic)["max.message.bytes"].value
             except (RecordsError, KeyError):  # who may write need not be allowed to see that
-                told = None
-        return RecordTopic(known.partitions, int(told or _BATCH_BYTES))
+                limit = None
+        return RecordTopic(known.partitions, int(limit or _BATCH_BYTES))
 
     def acks(self, wanted: str | None) -> int:
         """The acknowledgement to ask this broker for, as the wire has it; 0 for none.

@@ -17,8 +17,8 @@ _REQUEST_ROOM = 65536  # what a frame may hold besides its messages
 
 def payload_limit(config: ProducerConfig, directory: Directory) -> int:
     """The bytes that a message may have, by the settings and by what the broker tells."""
-    told = directory.offer.max_message_bytes if directory.offer is not None else 0
-    return min(config.max_message_bytes, told) if told > 0 else config.max_message_bytes
+    allowed = directory.offer.max_message_bytes if directory.offer is not None else 0
+    return min(config.max_message_bytes, allowed) if allowed > 0 else config.max_message_bytes
 
 
 def message_buffer(config: ProducerConfig, directory: Directory, link: Link, topic: str, partition: int) -> Buffer:
@@ -59,7 +59,7 @@ def check_partition(directory: Directory, topic: str, partition: int, records: R
 def record_buffer(
     config: ProducerConfig, directory: Directory, link: RecordLink, topic: str, partition: int, records: RecordTopic
 ) -> RecordBuffer:
-    """The buffer for record batches."""
+    """A new buffer for one partition of a topic of record batches."""
     return RecordBuffer(
         link.outbox,
         directory.broker.id,

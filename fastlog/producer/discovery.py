@@ -1,7 +1,7 @@
 """Which brokers live, and which of them has what of a topic: read from ZooKeeper, again whenever it changes.
 
 One worker thread owns all state; watches and callers only leave a note and wake it. What was read last stays in use
-while ZooKeeper is away.
+while ZooKeeper is unavailable.
 
 Source: Kafka 0.7.2 (ZKBrokerPartitionInfo), which kept its lists by what each watch told it.
 """
@@ -39,7 +39,7 @@ class View(NamedTuple):
     """What was read last; never changed, only replaced."""
 
     addresses: Mapping[int, Address] = {}
-    """Of the brokers that live, by id."""
+    """The addresses of the live brokers, by id."""
     partitions: Mapping[str, Mapping[int, int]] = {}
     """For each topic that was asked for: how many partitions it has on which living broker."""
     assumed: Mapping[str, frozenset[int]] = {}
@@ -59,9 +59,9 @@ class Discovery:
         """``on_change`` is called in the worker with each new view, before anybody who waits for it goes on."""
         self.view = View()
         self.sessions = 0
-        """How many there have been."""
+        """How many sessions with ZooKeeper there have been."""
         self.session_id: int | None = None
-        """The session that is in use; None while there is none."""
+        """The id of the session in use; None while there is none."""
         self._config = config
         self._ledger = ledger
         self._on_change = on_change
@@ -85,7 +85,7 @@ class Discovery:
     # --- for everybody ---
 
     def start(self) -> None:
-        """Begin to read; may be called again."""
+        """Start the thread that reads ZooKeeper; may be called again."""
         if next(self._starts) == 0:
             self._thread.start()
 
@@ -100,7 +100,7 @@ class Discovery:
         """A view that knows the topic; from then on every view does.
 
         Raises:
-            CoordinationError: ZooKeeper has not answered within that time.
+            CoordinationError: ZooKeeper has not answered within ``seconds``.
             ClosedError: it was stopped.
         """
         self.follow(topic)
@@ -112,14 +112,14 @@ class Discovery:
         return self.view
 
     def follow(self, topic: str) -> None:
-        """Let every later view know the topic; returns at once."""
+        """Have every later view know the topic; returns at once."""
         if topic not in self._topics:
             self._topics[topic] = None
             self._wake()
         self.start()
 
     def read_again(self, seconds: float) -> bool:
-        """Read everything, whatever watches have told; False when that was not done within so many seconds."""
+        """Read everything again, whatever watches have reported; False when that takes longer than ``seconds``."""
         ticket = next(self._tickets)
         self._audit_wanted = max(self._audit_wanted, ticket)
         self._wake()

@@ -101,7 +101,7 @@ class ProducerData:
 
     @property
     def values(self) -> list[Any]:
-        """The values as a list."""
+        """The value as a list: itself if it is a list or tuple, else it alone."""
         return list(self.value) if isinstance(self.value, list | tuple) else [self.value]
 
 
@@ -113,7 +113,7 @@ class QueueItem:
     topic: str
     partition: int = -1
     broker: int = -1
-    """The broker's id, or -1 for any."""
+    """The id of the broker that gets it; -1 for any."""
 
 
 class Delivery(NamedTuple):
@@ -141,29 +141,29 @@ class Encoder(Protocol):
     """Turns an event into a message's payload; a ``Message`` is allowed when it is not compressed."""
 
     def encode(self, event: Any) -> bytes | Message:
-        """The payload for one event."""
+        """Return the payload for one event, or raise; what it raises is logged, and the batch counts as failed."""
 
 
 class DefaultEncoder:
     """Takes bytes as they are. Text is refused: its encoding is the program's to choose."""
 
     def encode(self, event: Any) -> bytes:
-        """The same bytes."""
+        """Return the event, which has to be bytes, as it is. Raises ``ArgumentError`` for anything else."""
         return payload_of(event)
 
 
 class StringEncoder:
-    """Text as UTF-8."""
+    """Takes text, and encodes it as UTF-8."""
 
     def encode(self, event: Any) -> bytes:
-        """The bytes of a str."""
+        """Return a str as UTF-8. Raises ``ArgumentError`` for anything else."""
         if not isinstance(event, str):
             raise ArgumentError(f"StringEncoder takes str, not {type(event).__name__}")
         return event.encode()
 
 
 class Sender(Protocol):
-    """What an event handler sends with."""
+    """The part of the producer that an event handler sends with."""
 
     def multi_send(self, sets: Iterable[tuple[str, int, int, Sequence[bytes]]]) -> None:
         """Send payloads by (topic, partition, broker id), in this order; -1 for any partition or broker."""
@@ -180,7 +180,7 @@ class EventHandler(ABC):
         """Send a batch. An exception is logged, the batch counts as failed, and the producer goes on."""
 
     def close(self) -> None:  # noqa: B027 - handlers may do without
-        """Called once, after the last batch."""
+        """Free what the handler holds. Called once, after the last batch."""
 
 
 class CallbackHandler:
@@ -190,22 +190,22 @@ class CallbackHandler:
         """Called once with ``callback.handler.props``."""
 
     def before_enqueue(self, item: QueueItem) -> QueueItem:
-        """The item to put into the queue."""
+        """Return the item to put into the queue in place of ``item``."""
         return item
 
     def after_enqueue(self, item: QueueItem, added: bool) -> None:
         """Called when the item is in the queue, or was refused."""
 
     def after_dequeuing_existing_data(self, item: QueueItem | None) -> Sequence[QueueItem]:
-        """What joins the batch; None: the queue time is over, and the batch is about to be sent."""
+        """Return the items that join the batch in place of ``item``; None: the queue time is over, and it is sent."""
         return [] if item is None else [item]
 
     def before_sending_data(self, batch: Sequence[QueueItem]) -> Sequence[QueueItem]:
-        """The batch to send."""
+        """Return the batch to send in place of ``batch``."""
         return batch
 
     def last_batch_before_close(self) -> Sequence[QueueItem]:
-        """Items to send after everything else."""
+        """Return items to send after everything else, when the producer is closed."""
         return []
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class DefaultEventHandler(EventHandler):
         self.callback_handler = callback_handler
 
     def handle(self, events: Sequence[QueueItem], sender: Sender, encoder: Encoder) -> None:
-        """Send a batch."""
+        """Encode a batch and send it, one set for each broker, topic and partition."""
         if self.callback_handler is not None:
             events = self.callback_handler.before_sending_data(events)
         groups: dict[tuple[str, int, int], list[bytes]] = {}

@@ -58,22 +58,22 @@ class Ledger:
         self._numbers = itertools.count()
         self._log = LimitedLog(logger)
 
-    def failed(self, delivery: Delivery, *, told: bool) -> None:
-        """Note a failure; when nobody was ``told``, the next flush or close raises it."""
+    def failed(self, delivery: Delivery, *, reported: bool) -> None:
+        """Note a failure; unless it was ``reported`` to a callback or future, the next flush or close raises it."""
         error = delivery.error
         if error is None:
             return
-        if not told:
+        if not reported:
             self._unreported[next(self._numbers)] = delivery.messages, error
         self.log(
-            logging.WARNING if told else logging.ERROR,
+            logging.WARNING if reported else logging.ERROR,
             f"failed {delivery.topic} {type(error).__name__}",
             f"messages not delivered topic={delivery.topic} partition={delivery.partition}"
             f" messages={delivery.messages}: {_first_line(error)}",
         )
 
     def raise_unreported(self) -> None:
-        """Raise ``DeliveryError`` when messages failed that nobody was told about, once."""
+        """Raise ``DeliveryError`` for messages whose failure was not reported yet; each is raised once."""
         taken = self._unreported.copy()
         if not taken:
             return

@@ -108,12 +108,12 @@ class Link:
 
     @property
     def failed(self) -> int:
-        """Messages that were given up."""
+        """How many messages failed."""
         return self._flight.failed + self._outcomes.too_large
 
     @property
     def in_flight(self) -> int:
-        """Messages that left the queue and are not finished."""
+        """How many messages have left the queue and are neither acknowledged nor failed."""
         return self._flight.messages + self._refusals.messages
 
     def is_this_thread(self) -> bool:
@@ -143,7 +143,7 @@ class Link:
             connection.interrupt()
 
     def set_registered(self, is_registered: bool) -> None:
-        """Follow what ZooKeeper shows."""
+        """Note whether the broker is registered in ZooKeeper; one that is not is given up sooner."""
         if self.is_registered != is_registered:
             self.is_registered = is_registered
             self._wake()
@@ -448,7 +448,7 @@ class Link:
             seconds = self._standstill_seconds()
             if now - self._progress_at >= seconds:
                 self._broken(TransportError(f"{self._connection.peer} stood still for {seconds:g} s"))
-        if now >= self._patience_ends():
+        if now >= self._gone_deadline():
             error = TransportError(
                 f"broker {self.broker_id} at {self.directory.broker.address} is not in ZooKeeper any more, and did not"
                 f" take the messages within {self._config.connect_timeout_ms} ms"
@@ -471,8 +471,8 @@ class Link:
         limit = self._config.socket_timeout_ms
         return (limit if self.is_registered else min(limit, self._config.connect_timeout_ms)) / 1000
 
-    def _patience_ends(self) -> float:
-        """When a send() that waits for a broker that has gone is told so."""
+    def _gone_deadline(self) -> float:
+        """When (``time.monotonic``) a synchronous send() to a broker that is gone fails; infinite where none waits."""
         if self._config.producer_type != "sync" or self._flight.head() is None:
             return float("inf")
         return self._gone_at + self._config.connect_timeout_ms / 1000
@@ -496,7 +496,7 @@ class Link:
         head = flight.head()
         if head is not None:
             moments.append((head.taken_ns + self._config.delivery_timeout_ms * _MS_NS) / 1e9)
-            moments.append(self._patience_ends())
+            moments.append(self._gone_deadline())
         if self._wants_connection():
             moments.append(self._next_attempt)
         if self._connection is not None and self._is_waiting():

@@ -27,7 +27,7 @@ class Outcomes:
         self._directory = directory
 
     def compressed(self, chunk: Chunk, max_payload: int) -> Chunk:
-        """The chunk with its sets compressed; those that are too large as one message are told of and left out."""
+        """The chunk with its sets compressed; those that are too large as one message are reported and left out."""
         made, refused = chunk.compressed(codecs.compress, max_payload)
         for size, frame, tickets in refused:
             messages = frame.messages
@@ -39,11 +39,11 @@ class Outcomes:
             )
             for _, position, count, ticket in tickets:
                 self._tell((ticket, chunk, count, error, chunk.partition, -1, -1, position))
-            self._tell((None, chunk, messages, error, chunk.partition, -1, -1, 0), told=bool(tickets))
+            self._tell((None, chunk, messages, error, chunk.partition, -1, -1, 0), reported=bool(tickets))
         return made
 
     def tell(self, events: list[Event | Ticket], failed: Iterable[Chunk]) -> None:
-        """What a flight says: of messages that are finished, and the frames among them that failed."""
+        """Report what a flight has finished to tickets and callbacks; ``failed``: the frames among it that failed."""
         tell(events, self._tell, log_failed_callback)
         for frame in failed:
             self._note_failed(frame)
@@ -55,7 +55,7 @@ class Outcomes:
         if self._ledger.on_failed is not None:
             self._ledger.on_failed(frame)
 
-    def _tell(self, event: Event, *, told: bool = False) -> None:
+    def _tell(self, event: Event, *, reported: bool = False) -> None:
         ticket, chunk, messages, failure, partition, base, following, position = event
         broker = self._directory.broker
         error = self._error_of(failure) if isinstance(failure, int) else failure
@@ -72,6 +72,6 @@ class Outcomes:
             return
         if self._ledger.on_delivery is not None:
             call_back(self._ledger.on_delivery, delivery)
-            told = True
+            reported = True
         if error is not None:
-            self._ledger.failed(delivery, told=told or chunk.has_tickets)
+            self._ledger.failed(delivery, reported=reported or chunk.has_tickets)

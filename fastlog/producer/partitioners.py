@@ -24,7 +24,7 @@ def key_bytes(key: object) -> bytes:
     """A key as the bytes that are hashed: bytes as they are, text in UTF-8, a whole number in decimal digits.
 
     Raises:
-        ArgumentError: any other type; its hash would depend on how it is shown.
+        ArgumentError: any other type; its hash would depend on how it is written as text.
     """
     if isinstance(key, bytes):
         return key
@@ -44,7 +44,7 @@ class Crc32Partitioner:
     """CRC-32 of the key, without its sign bit, modulo the number of partitions. The default."""
 
     def partition(self, key: object, count: int) -> int:
-        """The index for a key."""
+        """Return the index of the key's partition, from 0 up to ``count``. Raises as ``key_bytes``."""
         return (zlib.crc32(key_bytes(key)) & SIGN_MASK) % count
 
 
@@ -52,7 +52,7 @@ class Murmur2Partitioner:
     """Murmur2 as in today's Kafka clients: a topic with the same partitions gets the same distribution."""
 
     def partition(self, key: object, count: int) -> int:
-        """The index for a key."""
+        """Return the index of the key's partition, from 0 up to ``count``. Raises as ``key_bytes``."""
         return (murmur2(key_bytes(key)) & SIGN_MASK) % count
 
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Placing:
-    """For any thread."""
+    """Puts messages into the buffers of the partitions that they go to. For any thread."""
 
     def __init__(
         self, config: ProducerConfig, router: Router, ledger: Ledger, submissions: Submissions, stamps: Stamps | None
     ) -> None:
         self.dropped = 0
-        """Messages for which a full queue had no room."""
+        """How many messages were dropped because the queue was full."""
         self._config = config
         self._is_async = config.producer_type == "async"
         self._router = router
@@ -42,7 +42,7 @@ class Placing:
     ) -> list[Receipt]:
         """Put payloads into the buffers that topic, key and partition choose, after all of them were looked at.
 
-        The receipts are those of what a callback is told, or a synchronous producer waits for; not of what was dropped.
+        There are receipts for what has a callback, or what a synchronous producer waits for; not for what was dropped.
         Raises as ``Producer.send``.
         """
         ready: list[tuple[Buffer, list[bytes | None], Stamp | None, Any, Parts | None]] = []

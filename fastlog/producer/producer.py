@@ -310,7 +310,7 @@ class Producer(SendPath):
         Without acknowledgements, delivered means handed to the kernel.
 
         Raises:
-            DeliveryError: messages failed since the last call, and no callback was there to be told.
+            DeliveryError: messages failed since the last call, and no callback has reported it.
             TransportError: not everything was delivered within ``timeout`` seconds.
         """
         self._check_usable()
@@ -333,7 +333,7 @@ class Producer(SendPath):
         forked child it lets go of what belongs to the parent.
 
         Raises:
-            DeliveryError: messages were not delivered, and no callback was there to be told.
+            DeliveryError: messages were not delivered, and no callback has reported it.
         """
         if timeout is not None:
             arguments.seconds("timeout", timeout)

@@ -308,7 +308,7 @@ class Publisher:
         self._progress.notify_all()
 
     def _report(self, seconds: float) -> None:
-        """Say on standard error what was dropped since the last time, if that is so many seconds ago."""
+        """Report on standard error what was dropped since the last report, if that is at least ``seconds`` ago."""
         now = time.monotonic()
         dropped = self._dropped
         if dropped == self._reported or now - self._reported_at < seconds:
@@ -323,7 +323,7 @@ class Publisher:
             handler.handle(logging.LogRecord("fastlog.publisher", logging.WARNING, __file__, 0, text, None, None))
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: begin anew."""
+        """In a forked child: forget the parent's queue and thread, and begin with empty ones."""
         self._begin()
 
 

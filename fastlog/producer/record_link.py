@@ -37,7 +37,7 @@ class RecordLink(Link):
     _flight: RecordFlight
 
     def new_lane(self) -> Lane:
-        """The numbers for one partition."""
+        """The sequence numbers for one partition; none where batches are not numbered."""
         return Lane(IN_FLIGHT if self._is_numbered else 0)
 
     @property

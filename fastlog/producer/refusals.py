@@ -206,7 +206,7 @@ class Refusals:
                 self._release(place, hold)
 
     def give_up(self, error: FastlogError) -> None:
-        """Fail everything."""
+        """Fail every message that is held back."""
         for hold in self._holds.values():
             while hold.refused or hold.behind:
                 self._flight.give_up(self._pop(hold), error)

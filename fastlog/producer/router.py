@@ -68,7 +68,7 @@ class Router:
         fast_routes: Routes | None,
     ) -> None:
         self.links: dict[int, Link] = {}
-        """By broker, for topics of messages."""
+        """By broker id, the links for topics of Kafka 0.7's messages."""
         self.record_links: dict[int, RecordLink] = {}
         self.closed = False
         self._config = config
@@ -148,7 +148,7 @@ class Router:
             self._publish(route)
 
     def every_link(self) -> list[Link]:
-        """Those for topics of either kind."""
+        """The links for topics of both kinds: messages, and record batches."""
         return [*list(self.links.values()), *list(self.record_links.values())]
 
     def is_link_thread(self) -> bool:
@@ -179,7 +179,7 @@ class Router:
             link.stop()
 
     def wait_stopped(self, deadline: float) -> None:
-        """Return when all threads have ended; links that have not by the deadline are told to give up.
+        """Return when all threads have ended; links that have not by the deadline give up what they have.
 
         A thread that hangs in asking a broker or ZooKeeper is waited for ``END_SECONDS``.
         """

@@ -26,20 +26,20 @@ class Submission:
     payload: bytes | None
 
     def settle(self, delivery: Delivery) -> None:
-        """Let the future have what became of it."""
+        """Complete the future with the delivery, or with its error."""
         if delivery.error is not None:
             self.fail(delivery.error)
         elif self.future.set_running_or_notify_cancel():
             self.future.set_result(delivery)
 
     def fail(self, error: FastlogError) -> None:
-        """Let the future raise an error."""
+        """Complete the future with an error, unless it was cancelled."""
         if not self.future.done() and self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
 
 PutSubmission = Callable[[Submission], object]
-"""Puts one into its buffer; raises what is wrong."""
+"""Puts a submission into its buffer; raises what is wrong with it."""
 
 
 class _Lane:
@@ -70,11 +70,11 @@ class Submissions:
 
     @property
     def failed(self) -> int:
-        """Messages that came into no buffer."""
+        """How many messages failed before they were in a buffer."""
         return self._routes.failed
 
     def add(self, item: Submission, put: PutSubmission) -> None:
-        """Have a message put into its buffer once that is known; or its future failed."""
+        """Have a message put into its buffer once that is known, or else its future failed."""
         topic = item.data.topic
         lane = self._lanes.get(topic) or self._lanes.setdefault(topic, _Lane(put))
         self._routes.hold(topic, lane.items, item)  # in one step: an interrupt leaves no topic held for nothing
@@ -85,13 +85,13 @@ class Submissions:
         return threading.get_ident() in self._threads
 
     def wait(self, topic: str | None, seconds: float) -> bool:
-        """Return True when nothing waits for a topic, or for any; False when the time is over."""
+        """Return True when nothing waits for a topic (None: for any), False after ``seconds`` (negative: no limit)."""
         for name, lane in list(self._lanes.items()):
             self._see_to(name, lane)
         return self._done.wait_for(lambda: not self._routes.is_held(topic), seconds)
 
     def give_up(self, error: FastlogError) -> None:
-        """Fail what waits."""
+        """Fail every message that waits for its buffer."""
         for topic, lane in list(self._lanes.items()):
             self._fail_all(topic, lane, error)
 

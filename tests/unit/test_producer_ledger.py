@@ -12,7 +12,7 @@ from fastlog.producer.ledger import Ledger
 
 
 def fail(ledger: Ledger, messages: int) -> None:
-    ledger.failed(Delivery("t", 0, 0, -1, -1, messages, ClosedError("gone")), told=False)
+    ledger.failed(Delivery("t", 0, 0, -1, -1, messages, ClosedError("gone")), reported=False)
 
 
 def test_a_failure_that_comes_while_others_are_raised_is_left_to_the_next_call(
