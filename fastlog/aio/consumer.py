@@ -38,7 +38,7 @@ class Consumer:
 
     Which thread does what: threads of the consumer, one for each partition, fetch up to ``queued_chunks`` pieces and
     then wait, so a slow program needs no more memory. Coroutines take messages out of these in the loop's thread, where
-    the decoder runs too, and wait there for nothing but to be told of the next piece. Joining, committing, seeking and
+    the decoder runs too, and wait there for nothing but the next piece. Joining, committing, seeking and
     leaving are done in threads of at most four. For one loop; not across a fork.
 
     What was given counts as consumed when the next is asked for, or when ``done`` says so; with ``acknowledge``, only
@@ -84,7 +84,7 @@ class Consumer:
         """Join the group. May be called again: when it was cancelled, to wait for the same.
 
         Raises:
-            CoordinationError: ZooKeeper cannot be reached, or a consumer of the same id lives.
+            CoordinationError: ZooKeeper cannot be reached, or the consumer id is in use.
             ClosedError: it is closed.
         """
         self._threads.loop()
@@ -142,7 +142,7 @@ class Consumer:
         return Batches(self, lambda stream: stream.batch(count, size, 0.0))
 
     async def poll(self, timeout: float = 0.0) -> GroupMessage | NoMessage:
-        """The next message if one comes within so many seconds, else why there is none."""
+        """The next message if one comes within ``timeout`` seconds, else why there is none."""
         try:
             found = await self._next(_message, max(0.0, arguments.seconds("timeout", timeout)))
         except ConsumerTimeout as error:
@@ -219,7 +219,7 @@ class Consumer:
         return await self._threads.run(self._consumer.lag, timeout)
 
     async def wait_assigned(self, timeout: float) -> bool:
-        """Wait until it reads exactly what it is to read now; False when so many seconds have passed before."""
+        """Wait until exactly the assigned partitions are read; False after ``timeout`` seconds."""
         deadline = time.monotonic() + arguments.seconds("timeout", timeout)
         while True:  # in slices, so that nothing is left behind in a thread when this is cancelled
             left = max(0.0, deadline - time.monotonic())
@@ -235,24 +235,24 @@ class Consumer:
 
     @property
     def committed(self) -> dict[TopicPartition, int]:
-        """What is saved of them."""
+        """The committed offset of each partition that is owned, as far as it is known."""
         return self._consumer.committed
 
     # -- how it stands -------------------------------------------------------------------------------------------------
 
     @property
     def consumer_id(self) -> str:
-        """The name of this member."""
+        """The id of this member of the group."""
         return self._consumer.consumer_id
 
     @property
     def state(self) -> GroupState:
-        """What the membership is about now."""
+        """The state of the membership now."""
         return self._consumer.state
 
     @property
     def error(self) -> Exception | None:
-        """What went wrong last with the membership and has not been put right."""
+        """The last error of the membership that has not been recovered from; None: there is none."""
         return self._consumer.error
 
     @property
@@ -267,7 +267,7 @@ class Consumer:
 
     @property
     def partitions(self) -> dict[TopicPartition, PartitionState]:
-        """What the fetching of each partition does, and why it does not."""
+        """The state of fetching for each partition that is read here, with the error where it fails."""
         return self._consumer.partitions
 
     @property
@@ -278,7 +278,7 @@ class Consumer:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Hand out nothing any more, commit unless auto-commit is off, leave the group; within so many seconds.
+        """Hand out nothing any more, commit unless auto-commit is off, leave the group; within ``timeout`` seconds.
 
         Every iteration ends. May be called again: when it was cancelled, to wait for the same end, which goes on
         without anybody waiting.

@@ -76,7 +76,7 @@ class Producer:
         self._line = asyncio.Lock()
         self._in_line = 0
         self._asked: dict[tuple[str, str, str], asyncio.Future[None]] = {}
-        self._told: deque[tuple[_Answer, Delivery]] = deque()
+        self._noted: deque[tuple[_Answer, Delivery]] = deque()
         self._is_telling = False
         self._is_send_due = False
         self._sends = 0
@@ -254,15 +254,15 @@ class Producer:
 
     def _note(self, answer: _Answer, delivery: Delivery) -> None:
         """Pass it on to the loop, once for all that come meanwhile; called in the sending threads."""
-        self._told.append((answer, delivery))
+        self._noted.append((answer, delivery))
         if not self._is_telling:
             self._is_telling = True
             self._threads.call(self._tell)
 
     def _tell(self) -> None:
         self._is_telling = False
-        while self._told:
-            answer, delivery = self._told.popleft()
+        while self._noted:
+            answer, delivery = self._noted.popleft()
             answer.settle(delivery)
 
     def stats(self) -> ProducerStats:
@@ -344,11 +344,11 @@ class _Answer:
         self._deliveries: list[Delivery] = []
 
     def note(self, delivery: Delivery) -> None:
-        """In a sending thread."""
+        """Note a delivery, in a sending thread, for the loop."""
         self._producer._note(self, delivery)
 
     def settle(self, delivery: Delivery) -> None:
-        """In the loop's thread."""
+        """Count a delivery, in the loop's thread, and complete the future with the last one."""
         self._left -= delivery.messages
         self._deliveries.append(delivery)
         if self.future.done():

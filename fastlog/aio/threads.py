@@ -53,7 +53,7 @@ class Threads:
         return made
 
     async def run(self, call: Callable[_Given, _T], *given: _Given.args, **named: _Given.kwargs) -> _T:
-        """What the call returns or raises."""
+        """Make the call in a thread, and return what it returns or raise what it raises."""
         return await asyncio.shield(self.start(call, *given, **named))
 
     def start_alone(self, call: Callable[[], _T]) -> asyncio.Future[_T]:

@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Address(NamedTuple):
-    """A host and a port."""
+    """The host, a name or an IP address, and the port of a broker; as text ``host:port``."""
 
     host: str
     port: int

@@ -154,7 +154,7 @@ class Connection:
         return body
 
     def receive_soon(self, max_bytes: int, seconds: float) -> memoryview | None:
-        """The same, or None when it is not whole within so many seconds; what came of it is kept for the next call."""
+        """The same, or None when it has not come whole within ``seconds``; what came is kept for the next call."""
         self._inbox.max_bytes = self._inbox.trusted_bytes = max_bytes
         return self._body_within(seconds)
 
@@ -203,7 +203,7 @@ class Connection:
             raise self._broken(error) from error
 
     def _taken(self, seconds: float) -> memoryview | None:
-        """The body of the next answer if it is whole within a slice of so many seconds."""
+        """The body of the next answer, if it has come whole within the next slice of ``seconds``; else None."""
         try:
             with self._waiting():
                 return self._inbox.take(self._socket.fileno(), math.ceil(slice_of(max(0.0, seconds)) * 1000))

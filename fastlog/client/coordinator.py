@@ -113,12 +113,12 @@ class Coordinator:
         return ",".join(map(str, self.addresses))
 
     def close(self) -> None:
-        """End it; may be called again."""
+        """Close the connection, if there is one; may be called again."""
         self.is_closed = True
         self._drop()
 
     def interrupt(self) -> None:
-        """Have whoever waits for an answer told that none will come, and every later call; ``close`` is to follow."""
+        """Have a thread that waits for an answer raise, and every later call; from any thread. Then ``close`` it."""
         self.is_closed = True
         connection = self._connection
         if connection is not None:
@@ -171,7 +171,7 @@ class Coordinator:
             raise
 
     def poll(self, seconds: float) -> kafka_fields.Answer | None:
-        """The answer to what was posted, if it comes within so many seconds. Raises as ``ask``: it will not come."""
+        """The answer to what was posted; None if it has not come within ``seconds``. Raises as ``ask``."""
         connection = self._connection
         if connection is None or self._posted < 0:
             raise NotReachedError("nothing was posted")

@@ -1,4 +1,4 @@
-"""What members of a group say to its coordinator, and what it answers: today's protocol, as far as groups need it.
+"""Requests of a group's members to its coordinator, and the answers: today's protocol, as far as groups need it.
 
 Each request in one version, the last one without tagged fields, which every broker of today knows:
 
@@ -22,18 +22,18 @@ from fastlog.client.kafka_fields import NULL, Answer, Place, Request, array, by_
 from fastlog.wire.fields import pack, string
 
 NOBODY = -1
-"""The generation of who commits without being a member; and of a member without any."""
+"""The generation of a commit from outside the group, and of a member that has none yet."""
 
 
 class Identity(NamedTuple):
-    """Who asks: a member's id, and the generation of the group that it belongs to."""
+    """The identity that a request is sent with: a member's id, and the generation that it belongs to."""
 
     member: str = ""
     generation: int = NOBODY
 
 
 class Joined(NamedTuple):
-    """What JoinGroup answers. ``members``: what each has said of itself, by its id; only the leader is told."""
+    """The answer to JoinGroup. ``members``: the metadata of each, by member id; only the leader gets them."""
 
     code: int
     generation: int
@@ -75,37 +75,37 @@ class Described(NamedTuple):
 
 
 def metadata() -> Request:
-    """What the cluster is; of no topic."""
+    """A Metadata request without topics: for the cluster's id and brokers alone."""
     return Request(3, 2, pack("i", 0))
 
 
 def find_coordinator(group: str) -> Request:
-    """Where the coordinator of a group is."""
+    """A FindCoordinator request for a group."""
     return Request(10, 2, string(group) + pack("b", 0))
 
 
 def join(
     group: str, member: str, session_ms: int, rebalance_ms: int, kind: str, protocols: Sequence[tuple[str, bytes]]
 ) -> Request:
-    """Be a member of the next generation. ``protocols``: the assignors' names, with what the member says to each."""
+    """A JoinGroup request: to be a member of the next generation. ``protocols``: assignors, each with the metadata."""
     rows = array(string(name) + sized(data) for name, data in protocols)
     head = string(group) + pack("ii", session_ms, rebalance_ms) + string(member) + NULL
     return Request(11, 5, head + string(kind) + rows)
 
 
 def sync(group: str, who: Identity, assignments: Mapping[str, bytes]) -> Request:
-    """Ask for what is assigned to the member; the leader brings what each gets."""
+    """A SyncGroup request for the member's assignment; the leader's brings the ``assignments`` of all, by member id."""
     rows = array(string(member) + sized(data) for member, data in assignments.items())
     return Request(14, 3, _member(group, who) + rows)
 
 
 def heartbeat(group: str, who: Identity) -> Request:
-    """Say that the member lives."""
+    """A Heartbeat request: the member is alive."""
     return Request(12, 3, _member(group, who))
 
 
 def leave(group: str, member: str) -> Request:
-    """Be no member any more."""
+    """A LeaveGroup request for one member."""
     return Request(13, 3, string(group) + array([string(member) + NULL]))
 
 
@@ -122,28 +122,28 @@ def commit(group: str, who: Identity, offsets: Mapping[Place, Committed]) -> Req
 
 
 def fetch_offsets(group: str, places: Iterable[Place] | None) -> Request:
-    """What is committed of these partitions, or of all that there are."""
+    """An OffsetFetch request for these partitions; None: for all that have a committed offset."""
     rows = pack("i", -1) if places is None else by_topic(places, lambda place: pack("i", place[1]))
     return Request(9, 5, string(group) + rows)
 
 
 def delete_offsets(group: str, places: Iterable[Place]) -> Request:
-    """Forget what is committed of partitions."""
+    """An OffsetDelete request: to forget the committed offsets of these partitions."""
     return Request(47, 0, string(group) + by_topic(places, lambda place: pack("i", place[1])))
 
 
 def list_groups() -> Request:
-    """The groups that there are."""
+    """A ListGroups request."""
     return Request(16, 2, b"")
 
 
 def describe_groups(names: Iterable[str]) -> Request:
-    """What there is to say of groups."""
+    """A DescribeGroups request for these groups."""
     return Request(15, 4, array(map(string, names)) + pack("b", 0))
 
 
 def delete_groups(names: Iterable[str]) -> Request:
-    """Forget groups that have no members."""
+    """A DeleteGroups request: to forget groups that have no members."""
     return Request(42, 1, array(map(string, names)))
 
 
@@ -172,7 +172,7 @@ def parse_coordinator(answer: Answer) -> tuple[int, str, int, tuple[str, int]]:
 
 
 def parse_joined(answer: Answer) -> Joined:
-    """What JoinGroup says."""
+    """Read the answer to JoinGroup. Raises ``ProtocolError`` for what is none, as every function here."""
     answer.skip_throttle()
     code, generation = answer.int16("error code"), answer.int32("generation")
     protocol, leader, member = answer.text("protocol"), answer.text("leader"), answer.text("member id")
@@ -202,7 +202,7 @@ def parse_code(answer: Answer) -> int:
 
 
 def parse_commit(answer: Answer) -> dict[Place, int]:
-    """The error code of each partition."""
+    """The error code of each partition in the answer to OffsetCommit; 0 where the offset is kept."""
     answer.skip_throttle()
     found = answer.by_place(6, lambda: (answer.int32("partition"), answer.int16("error code")))
     answer.end()
@@ -244,7 +244,7 @@ def parse_groups(answer: Answer) -> tuple[int, dict[str, str]]:
 
 
 def parse_described(answer: Answer) -> list[Described]:
-    """What is said of each group."""
+    """The groups in the answer to DescribeGroups, each with its members."""
 
     def member() -> DescribedMember:
         name = answer.text("member id")
@@ -271,7 +271,7 @@ def parse_described(answer: Answer) -> list[Described]:
 
 
 def parse_deleted_groups(answer: Answer) -> dict[str, int]:
-    """The error code of each group."""
+    """The error code of each group in the answer to DeleteGroups; 0 where it is gone."""
     answer.skip_throttle()
     rows = answer.items("groups", 4, lambda: (answer.text("group"), answer.int16("error code")))
     answer.end()

@@ -23,9 +23,9 @@ class KafkaConnection:
         """``client``: what the broker's log calls it."""
         self.peer = connection.peer
         self.same_host = connection.same_host
-        """See ``Connection``."""
+        """Whether both ends of the connection have the same IP address."""
         self.versions: dict[int, tuple[int, int]] = {}
-        """The first and the last version of each request that the broker knows; once it was asked."""
+        """The first and the last version of each request that the broker knows; filled by ``begin``."""
         self._connection = connection
         self._client = client
         self._number = 0
@@ -35,15 +35,15 @@ class KafkaConnection:
         return self._connection.fileno()
 
     def close(self) -> None:
-        """End it; may be called again."""
+        """Close the connection; may be called again."""
         self._connection.close()
 
     def interrupt(self) -> None:
-        """Have whoever waits for an answer told that none will come, and every later call."""
+        """Have a thread that waits for an answer raise ``TransportError``, and every later call; from any thread."""
         self._connection.interrupt()
 
     def is_quiet(self) -> bool:
-        """Nothing has come that nobody asked for, an end either."""
+        """Whether nothing has come that was not asked for, the end of the connection included."""
         return self._connection.is_quiet()
 
     def begin(self, purpose: str, deadline: float) -> None:
@@ -67,7 +67,11 @@ class KafkaConnection:
         return self._number
 
     def received(self, number: int, seconds: float) -> kafka_fields.Answer | None:
-        """The answer to that request, if it comes within so many seconds. Raises ``TransportError``: it will not."""
+        """The answer to that request; None if it has not come within ``seconds``.
+
+        Raises:
+            TransportError: the connection ended, so it will not come.
+        """
         body = self._connection.receive_soon(MOST_ANSWER_BYTES, seconds)
         return None if body is None else kafka_fields.answer(body, number)
 

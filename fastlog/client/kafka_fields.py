@@ -19,14 +19,14 @@ from fastlog.wire.fields import Reader, frame, pack, string
 _T = TypeVar("_T")
 
 NULL = b"\xff\xff"
-"""A string that is not there."""
+"""The bytes of a string that is null."""
 
 Place = tuple[str, int]
 """A topic and the number of a partition."""
 
 
 class Request(NamedTuple):
-    """A request without its header."""
+    """A request without its header: API key, version, and the bytes of the body."""
 
     key: int
     version: int
@@ -45,7 +45,7 @@ class Answer(Reader):
         return self.text_or_none(name) or ""
 
     def text_or_none(self, name: str) -> str | None:
-        """A string; None for null."""
+        """A string whose length is in 16 bits before it; None for null."""
         size = self.int16(f"length of {name}")
         if size == -1:
             return None
@@ -80,25 +80,25 @@ class Answer(Reader):
 def answer(body: bytes | memoryview, number: int) -> Answer:
     """The answer to the request that had the number. Raises ``ProtocolError`` when it is another's."""
     found = Answer(bytes(body))
-    told = found.int32("number")
-    if told != number:
-        raise ProtocolError(f"request {number} is answered as {told}")
+    answered = found.int32("number")
+    if answered != number:
+        raise ProtocolError(f"request {number} is answered as {answered}")
     return found
 
 
 def sized(data: bytes | bytearray) -> bytes:
-    """Bytes behind their length."""
+    """A byte string behind its length in 32 bits."""
     return pack("i", len(data)) + data
 
 
 def array(items: Iterable[bytes]) -> bytes:
-    """Items behind their number."""
+    """An array: the items, each encoded already, behind their number in 32 bits."""
     rows = list(items)
     return pack("i", len(rows)) + b"".join(rows)
 
 
 def string_or_null(text: str | None) -> bytes:
-    """A string, or null for None."""
+    """The bytes of a string; None gives null."""
     return NULL if text is None else string(text)
 
 

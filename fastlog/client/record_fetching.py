@@ -101,9 +101,9 @@ class TaggedAnswer(Answer):
     def __init__(self, body: memoryview | bytes, number: int) -> None:
         """Raises ``ProtocolError`` when it is the answer to another request."""
         super().__init__(body)
-        told = self.int32("number")
-        if told != number:
-            raise ProtocolError(f"request {number} is answered as {told}")
+        answered = self.int32("number")
+        if answered != number:
+            raise ProtocolError(f"request {number} is answered as {answered}")
         self.skip_tags()
 
     def uvarint(self, name: str) -> int:
@@ -137,7 +137,7 @@ class TaggedAnswer(Answer):
         return found
 
     def skip(self, size: int, name: str) -> None:
-        """Pass over so many bytes."""
+        """Pass over ``size`` bytes. Raises ``ProtocolError`` where fewer are left; ``name`` is for its text."""
         self.view(size, name)
 
     def view(self, size: int, name: str) -> memoryview:
@@ -162,10 +162,11 @@ def _usual_batches(body: memoryview, number: int, topic: bytes, partition: int) 
     """The same of an answer without tags, as brokers of fastlog give them, read by few calls; None of another."""
     if len(body) < _USUAL.size + 1 + len(_USUAL_END):
         return None
-    told, no_tags, _, code, _, topics, id_, partitions, about, error, high, _, start, aborted, _ = _USUAL.unpack_from(
-        body
+    answered, no_tags, _, code, _, topics, id_, partitions, about, error, high, _, start, aborted, _ = (
+        _USUAL.unpack_from(body)
     )
-    if (told, no_tags, code, topics, id_, partitions, about) != (number, 0, 0, 2, topic, 2, partition) or aborted > 1:
+    found = answered, no_tags, code, topics, id_, partitions, about
+    if found != (number, 0, 0, 2, topic, 2, partition) or aborted > 1:
         return None
     size = shift = 0
     at = _USUAL.size

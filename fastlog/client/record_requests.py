@@ -127,27 +127,27 @@ def create_topic(name: str, partitions: int, settings: Mapping[str, str], timeou
 
 
 def delete_topic(name: str, timeout_ms: int) -> Request:
-    """Delete a topic of record batches."""
+    """A DeleteTopics request for one topic; the broker has up to ``timeout_ms`` for it."""
     return Request(20, 3, array([string(name)]) + pack("i", timeout_ms))
 
 
 def delete_records(place: Place, offset: int, timeout_ms: int) -> Request:
-    """Let a partition begin at a later offset."""
+    """A DeleteRecords request: to let a partition begin at ``offset``, which is later than now."""
     return Request(21, 1, by_topic([place], lambda one: pack("iq", one[1], offset)) + pack("i", timeout_ms))
 
 
 def create_partitions(name: str, partitions: int, timeout_ms: int) -> Request:
-    """Have so many partitions of a topic, which has fewer now."""
+    """A CreatePartitions request: the topic is to have ``partitions``, which are more than now."""
     return Request(37, 1, array([string(name) + pack("ii", partitions, -1)]) + pack("ib", timeout_ms, 0))
 
 
 def describe_settings(topic: str) -> Request:
-    """All settings of a topic."""
+    """A DescribeConfigs request for all settings of a topic."""
     return Request(32, 1, array([pack("b", _TOPIC) + string(topic) + pack("i", -1)]) + pack("b", 0))
 
 
 def alter_settings(topic: str, changes: Mapping[str, str | None]) -> Request:
-    """Give a topic settings of its own; None: none any more, so that the broker's hold."""
+    """An IncrementalAlterConfigs request; None for a value removes the topic's own, so that the broker's holds."""
     rows = array(
         string(key) + pack("b", _DELETE if value is None else _SET) + string_or_null(value)
         for key, value in changes.items()
@@ -173,7 +173,7 @@ def parse_offsets(answer: Answer) -> dict[Place, tuple[int, int]]:
 
 
 def parse_fetched(answer: Answer) -> dict[Place, Fetched]:
-    """What came of each partition."""
+    """The error code, offsets and batches of each partition in the answer to Fetch."""
 
     def aborted() -> None:
         answer.int64("producer id")
@@ -194,7 +194,7 @@ def parse_fetched(answer: Answer) -> dict[Place, Fetched]:
 
 
 def parse_appended(answer: Answer) -> dict[Place, Appended]:
-    """What became of each batch."""
+    """The error code and the first offset of each partition's batch in the answer to Produce."""
 
     def one() -> tuple[int, Appended]:
         found = answer.int32("partition"), Appended(answer.int16("error code"), answer.int64("offset"))
@@ -224,7 +224,7 @@ def parse_stored_parts(answer: Answer) -> list[int]:
 
 
 def parse_deleted_records(answer: Answer) -> dict[Place, int]:
-    """The error code of each partition."""
+    """The error code of each partition in the answer to DeleteRecords."""
 
     def one() -> tuple[int, int]:
         number = answer.int32("partition")
@@ -269,21 +269,21 @@ def parse_log_dirs(answer: Answer) -> dict[Place, int]:
 
 
 def parse_created(answer: Answer) -> Refusal:
-    """What became of the one topic: of CreateTopics and of CreatePartitions."""
+    """The error code and text for the one topic in the answer to CreateTopics, or to CreatePartitions."""
     answer.skip_throttle()
     (found,) = _one_of(answer.items("topics", 6, lambda: (answer.text("topic"), _refusal(answer))), answer)
     return found[1]
 
 
 def parse_deleted(answer: Answer) -> int:
-    """The error code of the one topic."""
+    """The error code of the one topic in the answer to DeleteTopics."""
     answer.skip_throttle()
     (found,) = _one_of(answer.items("topics", 4, lambda: (answer.text("topic"), answer.int16("error code"))), answer)
     return found[1]
 
 
 def parse_settings(answer: Answer) -> tuple[Refusal, dict[str, Setting]]:
-    """The settings of the one topic."""
+    """The error code and text, and the settings by name, of the one topic in the answer to DescribeConfigs."""
 
     def one() -> tuple[str, Setting]:
         name, value = answer.text("setting"), answer.text_or_none("value")
@@ -304,7 +304,7 @@ def parse_settings(answer: Answer) -> tuple[Refusal, dict[str, Setting]]:
 
 
 def parse_altered(answer: Answer) -> Refusal:
-    """What became of the alteration."""
+    """The error code and text of the one topic in the answer to IncrementalAlterConfigs."""
 
     def resource() -> Refusal:
         refusal = _refusal(answer)

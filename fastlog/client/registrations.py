@@ -23,21 +23,21 @@ from fastlog.zkpaths import (
 )
 
 MOST_PARTITIONS = 100_000
-"""Of a topic on one broker; more of them are taken for a value that means something else."""
+"""The most partitions of a topic on one broker; a larger number is taken for a malformed node."""
 
 Garbage = Callable[[str, str, CoordinationError], None]
-"""Told of a node that makes no sense: its path, what follows, and why."""
+"""Called for each malformed node, with its path, what follows from that, and the error."""
 
 _LOOK_SESSION_SECONDS = 6.0
 _SHOWN_CHARACTERS = 200
 
 
 def registered_brokers(connect: str, timeout: float) -> dict[int, Address]:
-    """Where each broker is that lives, by one look at ZooKeeper; a first one is waited for.
+    """The address of each registered broker by its id, read once; a first one is waited for up to ``timeout`` seconds.
 
     Raises:
         ConfigError: ``connect`` is not what 0.7 calls ``zk.connect``.
-        CoordinationError: no ZooKeeper answers within so many seconds.
+        CoordinationError: no ZooKeeper answers within ``timeout`` seconds.
         TransportError: no broker is registered there.
     """
     from fastlog.coordination.zookeeper import ZooKeeperSession  # only who looks there pays for it
@@ -65,7 +65,7 @@ def registered_brokers(connect: str, timeout: float) -> dict[int, Address]:
 
 
 def none_registered(connect: str) -> TransportError:
-    """The error for a ZooKeeper that shows no broker."""
+    """The error for a ZooKeeper in which no broker is registered."""
     return TransportError(
         f"no broker is registered in ZooKeeper {connect}\n{BROKER_IDS} is empty there\n"
         "does a broker run with --zookeeper, and with the same path behind the servers?"
@@ -81,17 +81,17 @@ def address_hint(connect: str, broker: int) -> str:
 
 
 class Reads(Protocol):
-    """What is read with: ``Watched``, which hears of changes, or a session."""
+    """What ZooKeeper is read with: ``Watched``, which is notified of changes, or a session."""
 
     def get(self, path: str) -> Node | None:
-        """The node, or None."""
+        """The node's data and version; None where there is no node. Raises ``CoordinationError``: no answer."""
 
     def children(self, path: str) -> list[str] | None:
-        """The names below, or None."""
+        """The names of the node's children; None where there is no node. Raises ``CoordinationError``: no answer."""
 
 
 def read_addresses(watched: Reads, garbage: Garbage) -> dict[int, Address]:
-    """Where each broker is that lives, by its id. Raises ``CoordinationError``: no answer."""
+    """The address of each live broker, by its id. Raises ``CoordinationError``: no answer."""
     found = {}
     for broker in _ids(watched, BROKER_IDS, garbage):
         path = broker_path(broker)

@@ -22,7 +22,7 @@ def slice_of(seconds: float) -> float:
 
 
 def wait_ready(sock: socket.socket, event: int, seconds: float) -> bool:
-    """Whether a socket is ready for ``select.POLLIN`` or ``POLLOUT`` within so many seconds.
+    """Whether a socket is ready for ``select.POLLIN`` or ``POLLOUT`` within ``seconds``.
 
     Raises:
         ValueError: it is closed.
@@ -40,7 +40,7 @@ def wait_ready(sock: socket.socket, event: int, seconds: float) -> bool:
 
 
 def sleep(seconds: float) -> None:
-    """Return after so many seconds."""
+    """Sleep for ``seconds``; a signal handler runs in time, also one that raises."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         time.sleep(slice_of(left))
