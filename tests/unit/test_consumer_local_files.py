@@ -70,7 +70,7 @@ def test_each_place_and_size(log: LocalLog, directory: Path, mapped: bool) -> No
     ends = (10, 15, 26)
     for limit in range(len(LOG) + 1):
         fresh = LocalLog("t", 0, mapped=mapped)
-        fresh.told(told(directory, limit))
+        fresh.update(told(directory, limit))
         for offset in [*range(limit + 2), 3, 12, 0]:  # forwards, then back
             for size in (1, 2, 9, 10, 11, 100):
                 end = min(offset + size, limit, next(end for end in ends if offset < end or end == 26))
@@ -82,18 +82,18 @@ def test_each_place_and_size(log: LocalLog, directory: Path, mapped: bool) -> No
 @MAPPED
 def test_the_newest_segment_is_read_as_it_grows_and_rolls(log: LocalLog, directory: Path, mapped: bool) -> None:
     """The limit only grows, whoever says what; what the list does not name is asked for."""
-    log.told(told(directory, 5, (0,)))
+    log.update(told(directory, 5, (0,)))
     assert bytes(log.piece(0, 100)) == b"abcde"
-    log.told(told(directory, 3, (0,)))
+    log.update(told(directory, 3, (0,)))
     assert log.limit == 5 and bytes(log.piece(0, 100)) == b"abcde"
     log.limit = 12
     assert bytes(log.piece(8, 100)) == b"ij"
     with pytest.raises(SegmentsChangedError):
         log.piece(10, 1)
-    log.told(told(directory, 12, (0, 10)))
+    log.update(told(directory, 12, (0, 10)))
     assert bytes(log.piece(10, 100)) == b"kl"
     newest = directory / segment_name(15)
-    log.told(told(directory, 26))
+    log.update(told(directory, 26))
     assert bytes(log.piece(15, 100)) == SEGMENTS[2]
     newest.write_bytes(SEGMENTS[2] + b"0123")
     log.limit = 30
@@ -112,27 +112,27 @@ def replace(directory: Path, segments: list[bytes], bases: tuple[int, ...] = BAS
 def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(log: LocalLog, directory: Path) -> None:
     """Also where their files look alike: the next segment has the same name, the old one holds more than was shown."""
     anew = [data.upper() for data in SEGMENTS]
-    assert log.told(told(directory, 12)) is True
+    assert log.update(told(directory, 12)) is True
     assert bytes(log.piece(0, 100)) == SEGMENTS[0]
     replace(directory, anew)
     with pytest.raises(SegmentsChangedError):
         log.piece(10, 100)
-    assert log.told(told(directory, 11)) is True
+    assert log.update(told(directory, 11)) is True
     assert bytes(log.piece(10, 100)) == b"K"
-    assert log.told(told(directory, 26)) is False
+    assert log.update(told(directory, 26)) is False
     assert bytes(log.piece(10, 100)) == b"KLMNO"
 
 
 @MAPPED
 def test_an_open_file_of_a_deleted_topic_proves_nothing(log: LocalLog, directory: Path) -> None:
     """Its bytes may be those that the broker sends of the next one, and go on otherwise."""
-    log.told(told(directory, 18))
+    log.update(told(directory, 18))
     assert bytes(log.piece(15, 100)) == b"pqr"
     replace(directory, [*SEGMENTS[:2], b"pqrstu-"])
     log.limit = 22
     with pytest.raises(SegmentsChangedError):
         log.same_bytes(18, b"stu")
-    assert log.told(told(directory, 22)) is True
+    assert log.update(told(directory, 22)) is True
     assert log.same_bytes(18, b"stu")
     assert bytes(log.piece(18, 100)) == b"stu-"
 
@@ -140,17 +140,17 @@ def test_an_open_file_of_a_deleted_topic_proves_nothing(log: LocalLog, directory
 @MAPPED
 def test_a_topic_that_was_made_anew_is_shown_as_far_as_it_goes(log: LocalLog, directory: Path) -> None:
     """The limit of the former one says nothing about what is flushed in this one."""
-    log.told(told(directory, 26))
+    log.update(told(directory, 26))
     assert bytes(log.piece(24, 100)) == b"yz"
     replace(directory, SEGMENTS)
-    log.told(told(directory, 3, (0,)))
+    log.update(told(directory, 3, (0,)))
     assert log.limit == 3
     assert bytes(log.piece(0, 100)) == b"abc"
 
 
 @MAPPED
 def test_what_lies_before_the_first_segment_is_asked_for(log: LocalLog, directory: Path) -> None:
-    log.told(told(directory, 26, (10, 15)))
+    log.update(told(directory, 26, (10, 15)))
     for offset in (0, 9):
         with pytest.raises(SegmentsChangedError):
             log.piece(offset, 1)
@@ -160,7 +160,7 @@ def test_what_lies_before_the_first_segment_is_asked_for(log: LocalLog, director
 @MAPPED
 def test_a_file_that_is_too_short_for_its_place_is_an_error(log: LocalLog, directory: Path) -> None:
     """Where a next segment says how long it was; the newest one may just have been rolled."""
-    log.told(told(directory, 26))
+    log.update(told(directory, 26))
     os.truncate(directory / segment_name(0), 7)
     assert bytes(log.piece(4, 100)) == b"efg"
     with pytest.raises(LogError, match=r"up to offset 26 path=.* position=7") as caught:
@@ -176,7 +176,7 @@ def test_a_file_that_is_too_short_for_its_place_is_an_error(log: LocalLog, direc
 
 @MAPPED
 def test_bytes_are_compared_over_segments_whatever_the_limit(log: LocalLog, directory: Path) -> None:
-    log.told(told(directory, 2))
+    log.update(told(directory, 2))
     for offset in range(26):
         for end in range(offset + 1, 27):
             assert log.same_bytes(offset, LOG[offset:end]), (offset, end)
@@ -195,7 +195,7 @@ def test_bytes_are_compared_over_segments_whatever_the_limit(log: LocalLog, dire
 @MAPPED
 def test_a_directory_that_moved_is_read_on_where_it_is_told(log: LocalLog, directory: Path, tmp_path: Path) -> None:
     """What is open stays readable under its new name; the next segment is looked for where the broker says."""
-    log.told(told(directory, 26))
+    log.update(told(directory, 26))
     assert bytes(log.piece(0, 3)) == b"abc"
     moved = tmp_path / "new" / "t-0"
     moved.parent.mkdir()
@@ -203,7 +203,7 @@ def test_a_directory_that_moved_is_read_on_where_it_is_told(log: LocalLog, direc
     assert bytes(log.piece(3, 100)) == b"defghij"
     with pytest.raises((SegmentsChangedError, NotLocalError)):
         log.piece(10, 1)
-    log.told(told(moved, 26))
+    log.update(told(moved, 26))
     assert bytes(log.piece(10, 100)) == b"klmno"
     assert log.where(10)["path"] == str(moved / segment_name(10))
     assert bytes(log.piece(4, 2)) == b"ef"
@@ -214,12 +214,12 @@ def test_a_directory_that_moved_is_read_on_where_it_is_told(log: LocalLog, direc
 def test_another_directory_closes_the_file_of_the_first(log: LocalLog, directory: Path, tmp_path: Path) -> None:
     """The same one does not, however often it is told."""
     other = write(tmp_path / "copy" / "t-0", [data.upper() for data in SEGMENTS], BASES)
-    log.told(told(directory, 26))
+    log.update(told(directory, 26))
     log.piece(0, 3)
     os.rename(directory / segment_name(0), directory / "away")  # noqa: PTH104
-    log.told(told(directory, 26))
+    log.update(told(directory, 26))
     assert bytes(log.piece(0, 3)) == b"abc"
-    log.told(told(other, 26))
+    log.update(told(other, 26))
     assert open_files(directory) == []
     assert bytes(log.piece(0, 3)) == b"ABC"
 
@@ -228,7 +228,7 @@ def test_another_directory_closes_the_file_of_the_first(log: LocalLog, directory
 def test_what_cannot_be_the_files_is_refused(log: LocalLog, directory: Path) -> None:
     good = told(directory, 26)
     with pytest.raises(NotThereYetError):
-        log.told(good._replace(directory="", format=""))
+        log.update(good._replace(directory="", format=""))
     for change, reason in (
         ({"directory": ""}, "no directory of t-0"),
         ({"format": ""}, "format ''"),
@@ -240,9 +240,9 @@ def test_what_cannot_be_the_files_is_refused(log: LocalLog, directory: Path) -> 
         ({"base_offsets": (0, 10, 10)}, "out of order"),
     ):
         with pytest.raises(NotLocalError, match=reason):
-            log.told(good._replace(**change))  # type: ignore[arg-type]
+            log.update(good._replace(**change))  # type: ignore[arg-type]
         assert log.limit == 0
-    log.told(good)
+    log.update(good)
     assert bytes(log.piece(0, 1)) == b"a"
 
 
@@ -257,7 +257,7 @@ SPOILS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("kind", list(SPOILS))
 def test_what_is_no_file_is_not_read_and_not_left_open(log: LocalLog, directory: Path, kind: str) -> None:
     SPOILS[kind](directory / segment_name(10))
-    log.told(told(directory, 26))
+    log.update(told(directory, 26))
     for _ in range(3):
         with pytest.raises(NotLocalError):
             log.piece(10, 1)
@@ -268,7 +268,7 @@ def test_what_is_no_file_is_not_read_and_not_left_open(log: LocalLog, directory:
 @MAPPED
 def test_a_segment_under_a_name_of_another_width_and_one_that_is_gone(log: LocalLog, directory: Path) -> None:
     (directory / segment_name(10)).rename(directory / "010.kafka")
-    log.told(told(directory, 26))
+    log.update(told(directory, 26))
     assert bytes(log.piece(11, 1)) == b"l"
     assert log.where(11)["path"].endswith("010.kafka")
     (directory / segment_name(15)).unlink()
@@ -290,7 +290,7 @@ def test_a_file_is_mapped_again_only_where_it_has_grown(directory: Path, monkeyp
 
     monkeypatch.setattr(local_module.mmap, "mmap", counting)
     log = LocalLog("t", 0, mapped=True)
-    log.told(told(directory, 26))
+    log.update(told(directory, 26))
     for offset, size in ((0, 3), (3, 7), (0, 10), (9, 1)):
         assert bytes(log.piece(offset, size)) == LOG[offset : offset + size]
     assert made == [10]
@@ -324,7 +324,7 @@ def test_pages_are_read_before_they_are_handed_out(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(local_module.mmap, "mmap", Watched)
     page = mmap.PAGESIZE
     log = LocalLog("t", 0, mapped=True)
-    log.told(told(directory, len(data), (0,)))
+    log.update(told(directory, len(data), (0,)))
     for offset, size, start in ((0, 10, 0), (page - 1, 2, 0), (page, 1, page), (page + 5, page, page)):
         assert bytes(log.piece(offset, size)) == data[offset : offset + size]
         assert calls.pop() == (22, start, offset + size - start)
@@ -342,7 +342,7 @@ def test_pages_are_read_before_they_are_handed_out(tmp_path: Path, monkeypatch: 
 
 def test_memory_is_taken_again_once_nobody_looks(directory: Path) -> None:
     log = LocalLog("t", 0, mapped=False)
-    log.told(told(directory, 26))
+    log.update(told(directory, 26))
     first = log.piece(0, 10)
     second = log.piece(0, 10)
     assert bytes(first) == bytes(second) == SEGMENTS[0] and first.obj is not second.obj
@@ -451,7 +451,7 @@ def test_a_reader_of_files_goes_on_after_each_error(telling: Telling, local: str
 def test_files_that_are_refused_are_closed(directory: Path) -> None:
     """By whoever reads on through the socket, not when nobody knows them any more."""
     local = LocalLog("t", 0, mapped=True)
-    local.told(told(directory, len(LOG)))
+    local.update(told(directory, len(LOG)))
     channel: Any = SimpleNamespace(owned=set())
     reader = Reader(channel, Offer(True, True, True, 0, 1000), "t", 0, 0, 100, ahead=False, local=local)
     assert local.piece(0, 4) is not None and open_files(directory)
