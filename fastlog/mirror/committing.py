@@ -1,4 +1,4 @@
-"""When the offsets of a source move: once the observer has kept what it was told, and in time for the lanes."""
+"""When the offsets of a source move: once the observer has kept what was reported to it, in time for the lanes."""
 
 from __future__ import annotations
 

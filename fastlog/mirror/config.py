@@ -1,4 +1,4 @@
-"""What a mirror is told: its sources, its target, and which topics.
+"""The settings of a mirror: its sources, its target, and which topics.
 
 Source of the names: Kafka 0.7.2 (MirrorMaker) for the options, Kafka 0.7.0's embedded mirror for ``mirror.topics.…``
 and ``mirror.consumer.numthreads``; the others are fastlog's own.
@@ -190,11 +190,11 @@ class SourceConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TargetConfig:
-    """The cluster to write to."""
+    """The settings of the cluster to write to."""
 
     producer: ProducerConfig
     max_message_bytes: int | None = None
-    """What was asked for; None: what each broker allows, and 0.7's default where a broker does not tell."""
+    """The limit that was asked for; None: what each broker allows, and 0.7's default where a broker does not say."""
     without_effect: tuple[str, ...] = ()
     without_effect_on_records: tuple[str, ...] = ()
     """The same where topics of record batches are mirrored."""
@@ -222,13 +222,13 @@ class TargetConfig:
 
     @classmethod
     def from_file(cls, path: str | Path) -> TargetConfig:
-        """The same of a file."""
+        """The same, read from a properties file. Raises ``ConfigError`` as ``from_properties``."""
         return cls.from_properties(load_properties(path))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MirrorConfig:
-    """Everything a mirror is told.
+    """All settings of a mirror.
 
     Raises:
         ConfigError: there is no source, two are the same cluster, one is the target itself, or something is asked for

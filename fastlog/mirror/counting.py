@@ -28,18 +28,18 @@ class Counting:
         self._other = other
 
     def __call__(self, run: Forwarded) -> None:
-        """Count it."""
+        """Count a run, after the other observer has seen it."""
         if self._other is not None:
             self._other(run)
         self._auditor(run)
 
     def keep(self) -> None:
-        """Publish what was counted, and let the other observer keep what it was told."""
+        """Publish what was counted, and let the other observer keep what was reported to it."""
         other = getattr(self._other, "keep", None)
         if other is not None:
             other()
         self._auditor.keep()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the producer that publishes the counts, without waiting long for a broker that does not answer."""
         self._producer.close(_CLOSE_SECONDS)

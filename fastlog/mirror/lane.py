@@ -30,7 +30,7 @@ _LOG_SECONDS = 30.0
 _OF_A_MESSAGE = (InvalidMessageError, MessageTooLargeError)
 
 Done = Callable[["Lane", Piece, FastlogError | None], None]
-"""Told of a piece that was acknowledged, or left out with the error; in order."""
+"""Called for each piece that was acknowledged (None), or left out for that error; in order."""
 
 
 class Stored:
@@ -41,12 +41,12 @@ class Stored:
         self._holes: list[tuple[int, int]] = []  # what was refused, perhaps with something behind it that was not
 
     def refused(self, piece: Piece) -> None:
-        """None of it was stored."""
+        """Note that nothing of a piece was stored."""
         self.passed(piece)  # it may be one that is tried for hours
         self._holes.append((piece.offset, piece.next_offset))
 
     def add(self, piece: Piece) -> int:
-        """All of it was stored; how many of its entries were there before."""
+        """Note that all of a piece was stored; returns how many of its entries were stored before already."""
         known = 0
         if piece.offset < self._end:
             again = piece.data[: self._end - piece.offset]
@@ -82,7 +82,7 @@ class Lane:
         """
         self.source = source
         self.error: FastlogError | None = None
-        """Why it does not go on."""
+        """Why nothing of the partition is sent now; None while it goes on."""
         self.pipe: Pipe | None = None
         self.target: TargetPartition | None = None
         self.place: Place | None = None
@@ -90,7 +90,7 @@ class Lane:
         self.repeated = 0
         """Entries that were acknowledged a second time."""
         self.doubtful = 0
-        """Entries of which nobody knows whether they were stored before they were sent again."""
+        """Entries that were sent again after a break, and may have been stored the first time."""
         self._bound = bound
         self._done = done
         self._stored = stored.setdefault(source, Stored())
@@ -234,24 +234,24 @@ class Lane:
 
     @property
     def is_under_way(self) -> bool:
-        """Something was sent and is not settled."""
+        """Whether something was sent whose outcome is not known yet."""
         return bool(self._sent)
 
     @property
     def is_failed(self) -> bool:
-        """It waits to be resumed."""
+        """Whether sending has failed and waits to be resumed."""
         return self._is_failed
 
     @property
     def wants_commit(self) -> bool:
-        """A quarter of what may be sent beyond the last commit was acknowledged, or all of it was sent."""
+        """Whether a quarter of what may be sent beyond the last commit was acknowledged, or all of it was sent."""
         place = self.place
         if place is None or place.is_over or self._settled_to <= self.committed:
             return False
         return self._settled_to - self.committed > self._bound // 4 or self._sent_to - self.committed >= self._bound
 
     def assign(self, pipe: Pipe, target: TargetPartition) -> bool:
-        """Send to this partition, once what was sent to another one is settled; whether that is so now."""
+        """Send to this partition once everything sent to another one has its outcome; whether that is so now."""
         if self.pipe is pipe and self.target == target:
             self._is_moving = False
             return True

@@ -14,45 +14,45 @@ from fastlog.mirror.totals import Totals
 
 
 class AnySource(Protocol):
-    """What the commands ask of a source."""
+    """The part of a source that the commands use."""
 
     @property
     def totals(self) -> Totals:
-        """What was done since the start."""
+        """Counts of what was mirrored since the start."""
 
 
 class AnyMirror(Protocol):
-    """What the commands do with a mirror; see ``Mirror``."""
+    """The part of a mirror that the commands use; see ``Mirror``."""
 
     @property
     def config(self) -> MirrorConfig:
-        """What it was told."""
+        """The settings that it was made with."""
 
     @property
     def sources(self) -> Sequence[AnySource]:
         """The clusters that it reads."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start its threads; returns at once."""
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds, or raise what ends it."""
+        """Return after ``seconds``, or raise the error that ends the mirror."""
 
     def stop(self, seconds: float = 10.0) -> list[str]:
-        """End it; a line for what was left undone."""
+        """End it within about ``seconds``; a line for each source that left something undone."""
 
 
 class AnyReport(Protocol):
-    """How far a mirror is; see ``Report``."""
+    """The progress of a mirror, as JSON and as text; see ``Report``."""
 
     def objects(self, *, asks: bool = True) -> Iterator[dict[str, Any]]:
-        """An object for each source."""
+        """A JSON object for each source: totals, lag, and what waits."""
 
     def lines(self) -> Iterator[str]:
-        """The same in words."""
+        """The same as lines of text."""
 
     def summary(self) -> Iterator[str]:
-        """What was done in all."""
+        """A line for each source with what was mirrored in all."""
 
 
 def made(config: MirrorConfig) -> tuple[AnyMirror, AnyReport]:

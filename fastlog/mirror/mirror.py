@@ -27,13 +27,13 @@ class Mirror:
     """Forwards what the sources have into the target. ``start``, ``wait`` and ``stop`` for one thread.
 
     Source offsets are committed after the target has acknowledged. Nothing ends it but ``stop``, and a source that
-    turns out to be the target itself: brokers and ZooKeepers that are away are tried again for ever.
+    turns out to be the target itself: brokers and ZooKeepers that are unavailable are tried again for ever.
 
     Source: Kafka 0.7.2 (MirrorMaker), which commits what it has read.
     """
 
     def __init__(self, config: MirrorConfig, observer: Observer | None = None) -> None:
-        """``observer`` is told of everything that was forwarded, before it counts as done."""
+        """``observer`` is called for everything that was forwarded, before the source's offset moves."""
         self.config = config
         self._news = threading.Event()
         self._stop = threading.Event()
@@ -50,13 +50,13 @@ class Mirror:
         self._thread = threading.Thread(target=self._run, name="fastlog-mirror", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the threads; returns at once."""
         self._thread.start()
         for source in self.sources:
             source.start()
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds.
+        """Return after ``seconds``.
 
         Raises:
             FastlogError: it cannot go on: a setting cannot be used, or a source is the target itself.

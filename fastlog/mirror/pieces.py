@@ -1,4 +1,4 @@
-"""What is forwarded at once, and who is told of it."""
+"""What is forwarded at once, and the observer that is called for it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Piece:
         self.target = target
         self.target_offset = -1
         self.is_sent = False
-        """Some of it went out."""
+        """Whether some of its bytes were sent, so that it may be stored."""
         self.is_too_large = is_too_large
         self.settled = settled
 
@@ -64,7 +64,7 @@ class Forwarded(NamedTuple):
     """What the target has acknowledged, or, where ``error`` says why, what was left out."""
 
     cluster: str
-    """The name of the source."""
+    """The name of the source cluster, by the mirror's configuration."""
     source: TopicPartition
     offset: int
     next_offset: int
@@ -73,20 +73,20 @@ class Forwarded(NamedTuple):
     entries: int
     target: TargetPartition
     target_offset: int
-    """Where it begins in the target; -1 where a plain 0.7 broker does not tell."""
+    """Its first offset in the target; -1 where a plain 0.7 broker does not return it."""
     error: FastlogError | None = None
 
 
 class Observer(Protocol):
-    """Is told of every run that was forwarded or left out, once the target has acknowledged it and before the source's
-    offset moves: what is counted here was stored, and what is told twice was stored twice.
+    """Called for every run that was forwarded or left out, once the target has acknowledged it and before the source's
+    offset moves: what is counted here was stored, and what is reported twice was stored twice.
 
     Called in the threads of the mirror, for one source partition in order and never twice at once. What it raises
     stops nothing; it is logged.
 
-    One that has a method ``keep()`` is asked to keep what it was told, and the source's offsets move only after that
+    One that has a method ``keep()`` is asked to keep what was reported, and the source's offsets move only after that
     has returned; while it raises ``FastlogError`` they stay.
     """
 
     def __call__(self, run: Forwarded) -> object:
-        """Count it; the bytes may be looked at during the call."""
+        """Take note of a run; its bytes are valid during the call alone."""

@@ -36,9 +36,9 @@ _PLAIN_MESSAGE_BYTES = 1_000_000
 
 
 class Pipe:
-    """Sends in order what it is given, and settles each piece: acknowledged, refused, or nobody knows.
+    """Sends in order what it is given, and settles each piece: acknowledged, refused, or unknown.
 
-    After a break nothing is sent again by itself: whoever gave a piece hears of it, and reads it again from its source.
+    After a break nothing is sent again by itself: ``Piece.settled`` says so, and it is read again from its source.
     ``submit`` and the properties are safe in any thread; ``Piece.settled`` is called in the pipe's own.
     """
 
@@ -47,7 +47,7 @@ class Pipe:
         self.directory = directory
         self.is_connected = False
         self.error: FastlogError | None = None
-        """Why it is not connected."""
+        """Why it is not connected; None while it is, or has not tried."""
         self.is_acknowledged = True
         """Where a broker does not acknowledge, what it has handled is known, and not whether it has stored it."""
         self.max_payload = 0
@@ -91,7 +91,7 @@ class Pipe:
             connection.interrupt()
 
     def join(self, seconds: float) -> None:
-        """Wait for the end, after ``stop``."""
+        """Wait up to ``seconds`` for the thread to end, after ``stop``."""
         self._thread.join(seconds)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ class Pipe:
         offer = directory.ask()
         self._acks = directory.acks(config.producer.acks)
         self.is_acknowledged = self._acks > 0
-        told = max(0, offer.max_message_bytes)  # -1 where it says nothing
-        self.max_payload = min(filter(None, (told, config.max_message_bytes)), default=_PLAIN_MESSAGE_BYTES)
+        allowed = max(0, offer.max_message_bytes)  # -1 where it says nothing
+        self.max_payload = min(filter(None, (allowed, config.max_message_bytes)), default=_PLAIN_MESSAGE_BYTES)
         self.max_set = config.producer.batch_bytes
         if offer.max_request_bytes > 0:
             self.max_set = max(1, min(self.max_set, offer.max_request_bytes - _REQUEST_ROOM))

@@ -59,14 +59,14 @@ class Report:
             }
 
     def lines(self) -> Iterator[str]:
-        """The same in words, and a line for each broker of the target that is away."""
+        """The same as lines of text, and one for each broker of the target that is unavailable."""
         for found in self.objects():
             yield _text(found)
         for error in self._mirror.target_errors:
             yield f"target {error}"
 
     def summary(self) -> Iterator[str]:
-        """What was done in all."""
+        """A line for each source with what was mirrored in all."""
         seconds = max(1e-6, time.monotonic() - self._began)
         for source in self._mirror.sources:
             totals = source.totals
@@ -119,7 +119,7 @@ def line(error: BaseException | None) -> str:
 
 
 def short(value: float) -> str:
-    """``12.3M``; of a thousand each."""
+    """A number as text with one decimal and an SI prefix, as ``12.3 M``; below a thousand a whole number."""
     power = 0
     while value >= 1000 and power < len(_PREFIXES) - 1:
         value /= 1000

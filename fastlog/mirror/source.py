@@ -284,7 +284,7 @@ class Source:
         self.wake_streams()
 
     def wake_streams(self) -> None:
-        """Let them ask again what is wanted."""
+        """Have every stream ask again which partitions are wanted."""
         for stream in self._streams:
             stream.wake()
 
@@ -344,7 +344,7 @@ class Source:
 
     @property
     def totals(self) -> Totals:
-        """Since the start."""
+        """Counts of what was mirrored since the start."""
         lanes = list(self._lanes.values())
         with self._counts_lock:
             by_topic = {
@@ -379,6 +379,6 @@ class Source:
 def place_of(index: int, places: list[TargetPartition]) -> TargetPartition:
     """Where partition number ``index`` of a source goes: to the one with its number, where there are as many.
 
-    All of a partition goes to one place, so the order of a key, which lives in one partition, is kept.
+    All of a partition goes to one place, so the order of the messages of a key, which are in one partition, is kept.
     """
     return places[index % len(places)]

@@ -29,19 +29,19 @@ _UNUSED_SECONDS = 30.0
 
 
 class Target(Protocol):
-    """What a mirror asks of the target; by its own thread alone."""
+    """The target as a mirror sees it; for the mirror's thread alone."""
 
     def partitions(self, topic: str) -> list[TargetPartition] | None:
         """All of a topic, sorted; None while that is not known. Returns at once."""
 
     def addresses(self) -> Mapping[int, Address]:
-        """Where its brokers are, by id; none while that is not known."""
+        """The addresses of its brokers by id; none while they are not known."""
 
     def directory(self, broker: int) -> Directory:
         """What is known of a broker that ``partitions`` named."""
 
     def stop(self) -> None:
-        """Ask for nothing any more."""
+        """Ask brokers and ZooKeeper for nothing any more; returns at once."""
 
 
 class Asking:
@@ -54,15 +54,15 @@ class Asking:
         self._found: dict[object, int | None] = {}
 
     def known(self, key: object) -> bool:
-        """Whether there is an answer."""
+        """Whether the answer for this key has come."""
         return key in self._found
 
     def answer(self, key: object) -> int | None:
-        """It."""
+        """The answer for this key, which has to be known: a number of partitions, or None."""
         return self._found[key]
 
     def seconds(self, key: object, ask: Callable[[], int | None], what: str) -> float:
-        """How long it has been asked for; begins to ask if nobody does."""
+        """For how many seconds the answer has been asked for; begins to ask where no thread does."""
         if key not in self._since:
             self._since[key] = time.monotonic()
             Background(lambda: self._ask(key, ask, what), "fastlog-mirror-ask")
@@ -125,7 +125,7 @@ class ListedTarget:
 
 
 class FoundTarget:
-    """The brokers that ZooKeeper shows. One that has gone keeps its place for a while."""
+    """The brokers that are registered in ZooKeeper. One that has gone keeps its place for a while."""
 
     def __init__(
         self, config: MirrorConfig, on_change: Callable[[], None], open_session: OpenSession | None = None
@@ -245,7 +245,7 @@ class Pipes:
                 pipe.stop()
 
     def stop(self, seconds: float) -> None:
-        """End all of them."""
+        """Stop all pipes, and wait up to ``seconds`` in all for their threads."""
         pipes = list(self._pipes.values())
         for pipe in pipes:
             pipe.stop()

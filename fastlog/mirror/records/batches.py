@@ -163,7 +163,7 @@ class Fetched:
         )
 
     def _records(self, header: BatchHeader, batch: memoryview) -> list[Record]:
-        """Those from ``next_offset`` on."""
+        """The records of a batch from ``next_offset`` on."""
         if header.record_count == header.last_offset_delta + 1:
             found = record_batches.records(batch, self._limits)
         else:

@@ -98,7 +98,7 @@ class Cluster:
             connection.close()
 
     def any_address(self) -> Address:
-        """Of a broker that is there."""
+        """The address of some broker that the cluster named last, or of the list before it has named any."""
         return next(iter(self.view.brokers.values()), self.addresses[0])
 
     # -- what is asked -------------------------------------------------------------------------------------------------
@@ -153,20 +153,20 @@ class Cluster:
         return found.id, found.epoch
 
     def create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
-        """Make a topic."""
+        """Create a topic with these settings of its own. Raises ``RecordsError`` where the cluster refuses."""
         request = requests.create_topic(topic, partitions, settings, round(self.timeout * 900))
         refusal = self._controlled(request, requests.parse_created)
         require(refusal.code, topic, text=refusal.text)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Have so many partitions of a topic, more than now."""
+        """Raise the number of a topic's partitions to ``partitions``. Raises ``RecordsError``: the cluster refuses."""
         refusal = self._controlled(
             requests.create_partitions(topic, partitions, round(self.timeout * 900)), requests.parse_created
         )
         require(refusal.code, topic, text=refusal.text)
 
     def settings(self, topic: str) -> dict[str, requests.Setting]:
-        """The settings of a topic."""
+        """All settings of a topic, by name. Raises ``RecordsError`` where the cluster refuses."""
         refusal, found = self._ask(self.any_address(), requests.describe_settings(topic), requests.parse_settings)
         require(refusal.code, topic, text=refusal.text)
         return found

@@ -41,13 +41,13 @@ class Rules:
 def find(
     place: Place, source: Cluster, target: Cluster, group: GroupPlace, producer: tuple[int, int], rules: Rules
 ) -> tuple[Position, int]:
-    """The position, as it really is, and the offset in the source where it goes on.
+    """The true position in the target, and the offset in the source at which to go on.
 
     ``producer``: the id and the epoch for a partition that is new to the group.
 
     Raises:
-        StandstillError: nobody can tell what the target has of the source.
-        TransportError, RecordsError, CoordinatorError: a broker is away, or does not answer what was asked.
+        StandstillError: it cannot be known what the target has of the source.
+        TransportError, RecordsError, CoordinatorError: a broker is unavailable, or refuses what was asked.
     """
     source_id, target_id = source.topic(place[0]).id, target.topic(place[0]).id
     kept = group.committed([place]).get(place)

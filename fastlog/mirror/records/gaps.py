@@ -25,7 +25,7 @@ class _Walk:
         self.position = 0
 
     def number(self) -> int:
-        """A zigzag varint."""
+        """Read a zigzag varint and move behind it. Raises ``_Cut`` where the bytes end before it does."""
         found = shift = 0
         while True:
             if self.position >= len(self._data) or shift >= _MOST_BITS:

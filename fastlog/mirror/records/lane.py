@@ -38,21 +38,21 @@ class Sent(NamedTuple):
 
 
 class Lane:
-    """For one thread. ``position`` is known from ``begin`` on, until the next ``again``."""
+    """One partition on its way. For one thread. ``position`` is known from ``begin`` on, until the next ``again``."""
 
     def __init__(self, place: Place, rules: Rules) -> None:
         self.place = place
         self.error: FastlogError | None = None
-        """Why it does not go on, as far as people should know."""
+        """Why the partition does not go on, where that is worth reporting; None while it does."""
         self.position: Position | None = None
         self.offset = 0
-        """What is to be fetched next."""
+        """The offset in the source that is fetched next."""
         self.end = -1
         """Up to where the source could be read when it last said so."""
         self.turn = 0
-        """What was asked or sent in another one counts no more."""
+        """Grows with every new beginning: answers to requests of an earlier turn are ignored."""
         self.left_out: list[FastlogError] = []
-        """For whoever counts; to be taken."""
+        """The errors of records that were left out; the worker takes them from here and counts them."""
         self._rules = rules
         self._kept: Position | None = None
         self._plan: deque[tuple[int, Outgoing]] = deque()
@@ -69,17 +69,17 @@ class Lane:
     # -- where it is ---------------------------------------------------------------------------------------------------
 
     def is_due(self, now: float) -> bool:
-        """It is to be found out where it goes on."""
+        """Whether it is time to find out where the partition goes on."""
         return self.position is None and now >= self._due
 
     @property
     def is_ready(self) -> bool:
-        """Something may be fetched, and taken."""
+        """Whether something may be fetched and taken now."""
         return self.position is not None and time.monotonic() >= self._due
 
     @property
     def has_plan(self) -> bool:
-        """Something is to be sent."""
+        """Whether a batch waits to be sent."""
         return bool(self._plan)
 
     @property
@@ -90,7 +90,7 @@ class Lane:
         return max(0, self.end - self.position.source_offset(self.position.count))
 
     def begin(self, position: Position, offset: int) -> None:
-        """Go on from there."""
+        """Go on at ``position`` in the target, and at ``offset`` in the source."""
         self.position, self.offset = position, offset
         self._number = position.count
 
@@ -107,7 +107,7 @@ class Lane:
             self.error = error.at(topic=self.place[0], partition=self.place[1])
 
     def refused_by_source(self, code: int) -> None:
-        """The source does not give what was asked for."""
+        """Begin again after an error code from the source."""
         self.again(RecordsError(f"source: {meaning_of(code)}", code))
 
     # -- from the source -----------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Lane:
 
     @property
     def has_to_keep(self) -> bool:
-        """What is planned must not be sent before ``position_to_send`` is written down.
+        """Whether ``position_to_send`` has to be written down before what is planned may be sent.
 
         Without that, nobody could say after a kill which records of the source the target has then.
         """
@@ -170,7 +170,7 @@ class Lane:
 
     @property
     def position_to_send(self) -> Position:
-        """What has to stand there before."""
+        """The position that has to be written down before the next batch is sent."""
         assert self.position is not None
         return self.position.at(self.position.count, self.position.target_offset, is_resting=False)
 
@@ -183,12 +183,12 @@ class Lane:
         return None if found == self._kept else found
 
     def kept(self, position: Position) -> None:
-        """It was written down."""
+        """Note that a position was written down."""
         self._kept = position
 
     @property
     def may_send(self) -> bool:
-        """A further batch may go out.
+        """Whether another batch may be sent now.
 
         The first one alone: a broker that does not know the producer takes any number, and so would take the second
         batch without the first. It forgets nobody of whom it has heard lately.
@@ -196,18 +196,18 @@ class Lane:
         return self.has_plan and (not self._under_way or time.monotonic() < self._known_until)
 
     def next_to_send(self) -> Sent:
-        """Take the next batch off the plan."""
+        """Take the next batch off the plan, and count it as sent."""
         number, batch = self._plan.popleft()
         self._under_way += 1
         return Sent(self, self.turn, number, batch)
 
     @property
     def next_bytes(self) -> int:
-        """The size of that batch."""
+        """The size of the batch that ``next_to_send`` gives, in bytes."""
         return len(self._plan[0][1].data)
 
     def acknowledged(self, sent: Sent, offset: int) -> None:
-        """A batch is in the target, from that offset on."""
+        """Note that a batch was stored in the target, from ``offset`` on."""
         assert self.position is not None
         self._under_way -= 1
         self.position = self.position.at(
@@ -219,7 +219,7 @@ class Lane:
         self.error = None
 
     def refused(self, sent: Sent, code: int) -> None:
-        """The target has not taken a batch."""
+        """Act on an error code of the target for a batch: begin again, split it, or leave it out."""
         error = RecordsError(f"target: {meaning_of(code)}", code)
         batch = sent.batch
         if code in OUT_OF_SEQUENCE:

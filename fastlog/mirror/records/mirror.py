@@ -76,12 +76,12 @@ class RecordSource:
         ]
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the threads; returns at once."""
         for thread in self._threads:
             thread.start()
 
     def hold(self) -> None:
-        """Take nothing more."""
+        """Take nothing more from the source, and let what is under way finish; returns at once."""
         self._over.set()
         place = self._place
         if place is not None:
@@ -104,7 +104,7 @@ class RecordSource:
 
     @property
     def totals(self) -> Totals:
-        """Since the start."""
+        """Counts of what was mirrored since the start."""
         by_topic: dict[str, Counts] = {}
         with self._lock:
             for counted in [self._done.by_topic, *(worker.counts for worker in self._workers)]:
@@ -278,7 +278,7 @@ class RecordSource:
 class RecordMirror:
     """Forwards what the sources have into the target. ``start``, ``wait`` and ``stop`` for one thread.
 
-    Nothing ends it but ``stop``, and a source that turns out to be the target itself: brokers that are away are tried
+    Nothing ends it but ``stop``, and a source that turns out to be the target itself: unavailable brokers are tried
     again for ever. See ``fastlog.mirror.records`` for how each record comes once.
     """
 
@@ -287,12 +287,12 @@ class RecordMirror:
         self.sources = [RecordSource(source, config) for source in config.sources]
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the threads of every source; returns at once."""
         for source in self.sources:
             source.start()
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds.
+        """Return after ``seconds``.
 
         Raises:
             FastlogError: it cannot go on: a source is the target itself.

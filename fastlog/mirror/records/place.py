@@ -1,6 +1,6 @@
 """A mirror's place in a group of the target: how mirrors of one name share the partitions, and keep their positions.
 
-Every member says nothing of itself, and is told which of how many it is. Whoever is no member any more cannot write a
+Members send no metadata, and get their number and how many there are. Whoever is no member any more cannot write a
 position down: the coordinator compares the generation. That is needed where offsets of the source have gaps; what comes
 twice otherwise, the numbers of the batches keep out.
 """
@@ -33,11 +33,11 @@ _LOST = frozenset((codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER, codes.REBALAN
 
 
 class PlaceLostError(CoordinatorError):
-    """This member belongs to the group no more, or not to the generation that it thinks."""
+    """This member is not in the group any more, or not in the generation that it believes."""
 
 
 class Share(NamedTuple):
-    """Which of how many members this is."""
+    """The number of this member, from 0, and how many members there are."""
 
     number: int
     of: int
@@ -94,12 +94,12 @@ class GroupPlace:
             return _share(data)
 
     def beat(self) -> None:
-        """Say that this member lives. Raises ``PlaceLostError`` also where the group wants to share anew."""
+        """Send a heartbeat. Raises ``PlaceLostError`` also where the group rebalances."""
         code = self._member.ask(requests.heartbeat(self.group, self._who), requests.parse_code, lambda found: found)
         self._require(code)
 
     def leave(self) -> None:
-        """Let the others have it all at once. Raises nothing that matters: without a word the session runs out."""
+        """Leave the group, so that the others take over at once. Raises nothing: else the session expires by itself."""
         if self._who.member:
             with contextlib.suppress(FastlogError):
                 self._member.ask(requests.leave(self.group, self._who.member), lambda answer: None, timeout=1.0)

@@ -27,7 +27,7 @@ SEQUENCES = 2**31
 MOST_SEAMS = 150
 """A batch whose records have no place among these waits."""
 MOST_GAPS = 50
-"""In one batch. So the text is shorter than the 4,096 bytes that brokers allow unless told otherwise."""
+"""The most gaps in one batch. So the text is shorter than the 4,096 bytes that brokers allow by default."""
 
 
 class PositionError(FastlogError):

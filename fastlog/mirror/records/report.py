@@ -54,12 +54,12 @@ class RecordReport:
             }
 
     def lines(self) -> Iterator[str]:
-        """The same in words."""
+        """The same as lines of text."""
         for found in self.objects():
             yield _text(found)
 
     def summary(self) -> Iterator[str]:
-        """What was done in all."""
+        """A line for each source with what was mirrored in all."""
         seconds = max(1e-6, time.monotonic() - self._began)
         for source in self._mirror.sources:
             totals = source.totals

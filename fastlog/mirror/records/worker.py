@@ -39,11 +39,11 @@ _STANDSTILL_SECONDS = 5.0
 
 
 _NOTHING = Batches(0, -1, -1, memoryview(b""))
-"""Of a partition of which an answer says nothing."""
+"""Stands for a partition that is missing in an answer."""
 
 
 class _Asked(NamedTuple):
-    """A fetch whose answer is to come."""
+    """A fetch request whose answer has not come yet."""
 
     connection: KafkaConnection
     number: int
@@ -51,7 +51,7 @@ class _Asked(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """A produce request whose answer is to come."""
+    """A produce request whose answer has not come yet."""
 
     address: Address
     connection: KafkaConnection
@@ -64,11 +64,11 @@ class Worker:
 
     def __init__(self, name: str, source: Cluster, target: Cluster, group: GroupPlace, rules: Rules) -> None:
         self.wanted: Collection[Place] = ()
-        """To be replaced, by any thread."""
+        """The partitions to forward; any thread may replace the collection."""
         self.counts: dict[str, Counts] = {}
         """By topic, since the start. Written by this worker alone."""
         self.is_lost = False
-        """The group shares the partitions anew, or has done so without this member."""
+        """Whether the group rebalances, or has done so without this member."""
         self.error: FastlogError | None = None
         self._name = name
         self._source = source
@@ -87,7 +87,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=f"fastlog-mirror-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the thread; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -95,13 +95,13 @@ class Worker:
         self._over.set()
 
     def join(self, seconds: float) -> bool:
-        """Whether it has ended within so many seconds."""
+        """Wait up to ``seconds`` for the thread; whether it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     @property
     def lanes(self) -> list[Lane]:
-        """As they are now; for any thread to look at."""
+        """The partitions that are forwarded now; for any thread to look at."""
         return list(self._lanes.values())
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class Worker:
             lane.again(error)
             self._tell(lane)
 
-    # -- what is told --------------------------------------------------------------------------------------------------
+    # -- counts and log lines ------------------------------------------------------------------------------------------
 
     def _count(self, sent: Sent) -> None:
         counts = self.counts.setdefault(sent.lane.place[0], Counts())
