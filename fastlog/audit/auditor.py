@@ -47,11 +47,11 @@ class Latencies(NamedTuple):
     """How many were as old as each bound of ``fastlog.audit.LATENCY_BOUNDS_MS`` at most, and older than the one before;
     at last those older than all."""
     total_seconds: float
-    """All ages added up."""
+    """The sum of all ages, in seconds."""
 
 
 class Auditor:
-    """Counts the messages that one stage has seen, and tells the audit topic. Safe in any number of threads.
+    """Counts the messages that one stage has seen, and publishes that to the audit topic. Safe in any thread.
 
     What was counted is known to nobody before ``publish()`` has returned: call it before offsets are committed, and a
     process that is killed and begins again at its last commit leaves no gap. Messages it counts again are the same
@@ -179,7 +179,7 @@ class Auditor:
                         self._told[event.topic, item.producer_id, item.window_start] = item.messages
 
     def _deliver(self, producer: Producer, payloads: list[bytes]) -> None:
-        """Return when the audit topic has them, whoever else uses the producer and is told of what fails in it."""
+        """Return when the audit topic has them, whatever else the producer sends. Raises what has failed."""
         found: list[Delivery] = []
         producer.send(self.topic, payloads, on_delivery=found.append)
         producer.flush()

@@ -64,7 +64,7 @@ class Cluster:
         return found
 
     def events(self, topic: str) -> tuple[list[list[Event]], int]:
-        """What an audit topic holds, by partition and in order; and how many messages of it make no sense."""
+        """The events of an audit topic, by partition and in order; and how many of its messages are malformed."""
         parts: list[list[Event]] = []
         strange = 0
         for place in self.places(topic):
@@ -147,7 +147,7 @@ class Cluster:
             yield address, counts.get(broker, 0)
 
     def _plain_places(self, topic: str, address: Address, count: int) -> Iterator[Place]:
-        """Those of a broker of Kafka 0.7."""
+        """The partitions of a topic on a broker of Kafka 0.7, which are looked up in ZooKeeper."""
         if self._zookeeper is None:
             raise ConfigError(
                 f"{address} speaks plain Kafka 0.7 and does not tell its partitions: find it by ZooKeeper"
@@ -167,4 +167,4 @@ def _places_of(topic: str, address: Address, answer: responses.MetadataAnswer) -
 
 
 def _refuse(path: str, then: str, error: Exception) -> None:
-    raise AuditError(f"{path} in ZooKeeper makes no sense: {error}") from error
+    raise AuditError(f"{path} in ZooKeeper is malformed: {error}") from error

@@ -104,7 +104,7 @@ def _never_back(part: Sequence[Event]) -> list[int]:
 
 
 def stages_seen(events: Iterable[Event], window_ms: int) -> list[Stage]:
-    """The stages that counters have told of."""
+    """The stages that have published counts, each with what it has seen."""
     stages: dict[tuple[str, str], Stage] = {}
     most: dict[tuple[str, str, int, int, int], int] = {}
     for event in events:
@@ -183,8 +183,8 @@ def compare(reports: Iterable[Report], stage: Stage, window_ms: int, grace_ms: i
         place = (producer, row.window_start)
         unique[place] = unique.get(place, 0) + messages - duplicates
     for (producer, window), count in unique.items():
-        told = reported.get((producer, window), 0) if producer is not None else 0
-        row_of(window).unreported += max(0, count - told)
+        known = reported.get((producer, window), 0) if producer is not None else 0
+        row_of(window).unreported += max(0, count - known)
     return [rows[start] for start in sorted(rows)]
 
 
@@ -214,7 +214,7 @@ class _Counted:
         return self._tally.seen(self._event.producer_id, low, min(high, self.judged_from - 1))
 
     def gaps(self) -> list[tuple[int, str, int, int]]:
-        """The ranges that are missing."""
+        """The numbers that are missing, as (producer, server, first, last), without those that failed."""
         event = self._event
         failed = list(event.failed)
         # each range that failed takes at most one of these away

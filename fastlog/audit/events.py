@@ -47,7 +47,7 @@ class SentEvent(NamedTuple):
         return self.producer_id
 
     def encode(self) -> bytes:
-        """The bytes of a message."""
+        """The payload of the message that brings this event: JSON."""
         return json.dumps(self._asdict(), separators=(",", ":")).encode()
 
 
@@ -90,7 +90,7 @@ class SeenEvent(NamedTuple):
         return self.counter_id
 
     def encode(self) -> bytes:
-        """The bytes of a message."""
+        """The payload of the message that brings this event: JSON."""
         pages = [[*page[:3], base64.b64encode(zlib.compress(page.bits, 1)).decode()] for page in self.pages]
         return json.dumps({**self._asdict(), "pages": pages}, separators=(",", ":")).encode()
 

@@ -28,7 +28,7 @@ class ConnectString(NamedTuple):
 
     @property
     def hosts(self) -> str:
-        """The servers alone."""
+        """The servers as ``host:port``, separated by commas, without the path behind them."""
         return ",".join(f"{host}:{port}" for host, port in self.servers)
 
 
@@ -60,7 +60,7 @@ def unknown_hosts(
     """The names among the servers that nobody knows, and the system's words for why.
 
     Each is looked up in a thread: the system's resolver can neither be interrupted nor be given a time limit. A name
-    server that does not answer is asked again. What is not known after so many seconds, or when it is not wanted any
+    server that does not answer is asked again. What is not known after ``seconds``, or when it is not wanted any
     more, counts as known.
     """
     found: dict[str, str] = {}

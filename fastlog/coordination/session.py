@@ -37,7 +37,7 @@ class NodeExistsError(CoordinationError):
 
 
 class NoNodeError(CoordinationError):
-    """There is no such node."""
+    """The node that was to be read, changed or deleted does not exist."""
 
 
 class VersionError(CoordinationError):
@@ -45,7 +45,7 @@ class VersionError(CoordinationError):
 
 
 class Node(NamedTuple):
-    """A value and what is known of it."""
+    """A node's value, its version, and the session that owns it."""
 
     data: bytes
     version: int

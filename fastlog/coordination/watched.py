@@ -31,7 +31,7 @@ class Watched:
         self._found: dict[tuple[bool, str], _Found] = {}
 
     def get(self, path: str) -> Node | None:
-        """The node, or None."""
+        """The node's value and version; None where there is no node. Raises ``CoordinationError``: no answer."""
         found: Node | None = self._read(False, path)
         return found
 
@@ -46,7 +46,7 @@ class Watched:
         return any(found.is_stale for found in self._found.values())
 
     def forget(self, path: str) -> None:
-        """Nobody looks at the node any more."""
+        """Forget a node that nobody reads any more, and ignore its watch."""
         found = self._found.pop((False, path), None)
         if found is not None:
             found.is_dropped = True
@@ -61,7 +61,7 @@ class Watched:
                 del self._found[key]
 
     def audit(self) -> bool:
-        """Read everything again without a watch; True when something has changed that no watch has told."""
+        """Read everything again without a watch; True when something has changed that no watch has reported."""
         missed = False
         for (is_list, path), found in list(self._found.items()):
             if not found.is_stale:

@@ -167,7 +167,7 @@ class ZooKeeperSession:
 
     @property
     def is_connected(self) -> bool:
-        """A server answers."""
+        """Whether a server answers; while False, the session may have ended without this process knowing."""
         return not self._lost.is_set() and self._client.state == KazooState.CONNECTED
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:

@@ -164,7 +164,7 @@ class ClientMetrics:
 
 _turn = threading.Lock()
 _collectors: weakref.WeakKeyDictionary[Any, ClientMetrics] = weakref.WeakKeyDictionary()
-"""By registry."""
+"""The collector of each Prometheus registry that has one."""
 
 
 def watch(client: Client, name: str = "default", registry: CollectorRegistry | None = None) -> ClientMetrics:

@@ -41,19 +41,19 @@ class Choices:
     """What the person who imports has chosen."""
 
     topics: Collection[str] = ()
-    """These alone; empty: all."""
+    """The topics to import; empty: all."""
     without: Collection[str] = ()
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By topic: instead of those that it has."""
+    """By topic: settings that replace those that it has."""
     offsets_partitions: int = 1
 
 
 @dataclass(slots=True)
 class Plan(MovingPlan):
-    """What an import would do."""
+    """What an import is going to do: which partitions and offsets it takes, and what stands against it."""
 
     cluster_id: str
-    """Empty where there is none that could be kept."""
+    """The cluster's id, which is kept; empty where there is none to keep."""
     choices: Choices
 
 

@@ -24,7 +24,7 @@ from fastlog.segment_files import LOG_STARTS_NAME, META_PROPERTIES_NAME, partiti
 
 WORD = "importing"
 CLOSED = "owner"
-"""What is made can be read by its owner alone, as by a broker that is not told otherwise (log.access)."""
+"""Files are made readable by their owner alone, which is what a broker does by default (log.access)."""
 CHANGES_IN_BATCH = 500
 
 Turn = Callable[[int, int], None]
@@ -32,10 +32,10 @@ Turn = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Done:
-    """What was done."""
+    """What an import has done."""
 
     ways: set[str] = field(default_factory=set)
-    """How segments came there: clone, link, copy."""
+    """The ways in which segments were brought: ``clone``, ``link``, ``copy``."""
 
 
 def carry_out(plan: Plan, target: Path, way: str, files: FileOps, turn: Turn = lambda *_: None) -> Done:

@@ -37,7 +37,7 @@ MAX_META_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class KafkaDirectory:
-    """One log directory of one broker."""
+    """What was found in one log directory of one broker of Apache Kafka's."""
 
     path: Path
     meta: dict[str, str]
@@ -62,7 +62,7 @@ class KafkaDirectory:
         return self.meta.get("cluster.id", "")
 
     def directory(self, topic: str, partition: int) -> Path:
-        """Where a partition lies."""
+        """The directory of a partition, whether it exists or not."""
         return self.path / partition_directory_name(topic, partition)
 
 

@@ -56,7 +56,7 @@ class KeptGroups:
         return KeptGroups(offsets, self.groups, self.other_keys, self.open)
 
     def topics(self) -> set[str]:
-        """The topics that have offsets."""
+        """The topics for which some group has committed an offset."""
         return {key.topic for key in self.offsets}
 
 
@@ -144,5 +144,5 @@ def _batches(rows: Sequence[Record]) -> Iterator[bytes]:
 
 
 def end_of(data: bytes) -> int:
-    """The offset behind these batches."""
+    """The offset behind the last of these batches; 0 where there is none."""
     return max((header.next_offset for header, _ in record_batches.batches(data)), default=0)

@@ -57,7 +57,7 @@ class Partition:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic of the metadata log."""
+    """A topic as the metadata log describes it."""
 
     name: str
     topic_id: bytes
@@ -69,11 +69,11 @@ class KraftState:
     """What the metadata log says after some records. For one thread."""
 
     topics: dict[bytes, Topic] = field(default_factory=dict)
-    """By id."""
+    """The topics by id, of 16 bytes."""
     topic_settings: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By the topic's name."""
+    """The settings of topics, by the topic's name."""
     broker_settings: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By the broker's id as text; those of all brokers have the empty one."""
+    """The settings of brokers by the broker's id as text; the empty id has those of all brokers."""
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
     _held: list[bytes] | None = None
@@ -209,7 +209,7 @@ def _varint(value: int) -> bytes:
 
 
 class _Fields:
-    """Reads one after the other. Raises ``LogError`` where they end too early or make no sense."""
+    """Reads the fields of a record, one after the other. Raises ``LogError`` where it ends early or is malformed."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -18,17 +18,17 @@ ABORT, COMMIT = 0, 1
 
 @dataclass(slots=True)
 class Survey:
-    """What a log was found to hold."""
+    """What a partition's log was found to hold."""
 
     end: int
     """The offset behind its last record."""
     records: int = 0
     size: int = 0
-    """Bytes of its segments."""
+    """The bytes of its segments."""
     is_numbered: bool = False
     """Whether a producer has numbered a batch."""
     largest_producer: int = NO_PRODUCER_ID
-    """Of those that have; an id that no broker gives out does not count."""
+    """The largest id of a producer with numbered batches; one that no broker gives out does not count."""
     missing: tuple[int, int] | None = None
     """The first offset that compaction has left out, and the next one that is there."""
     aborted: int = 0

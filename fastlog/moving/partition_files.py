@@ -35,14 +35,14 @@ class MovedPartition:
     topic_id: bytes
     directory: Path
     segments: list[SegmentFile]
-    """Those that are taken."""
+    """The segments that are taken, in their order."""
     survey: Survey
     log_start: int
     epochs: Epochs
 
     @property
     def name(self) -> str:
-        """The name of its directory."""
+        """The name of the partition's directory."""
         return partition_directory_name(self.topic, self.partition)
 
     @property

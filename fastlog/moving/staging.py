@@ -79,7 +79,7 @@ class Staging:
         return is_whole
 
     def begin(self) -> None:
-        """Make it, with its marker."""
+        """Make the directory, with the marker of a move that is not finished. Raises ``OSError``."""
         self._files.mkdir(self.path)
         self.write(self.path / MOVING_NAME, MARKER)
         self._files.fsync_dir(self.path)

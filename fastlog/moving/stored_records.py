@@ -41,7 +41,7 @@ class StoredBatch(NamedTuple):
 
 
 class StoredRecord(NamedTuple):
-    """Key and value of a record."""
+    """The key and the value of a record; None for null."""
 
     key: bytes | None
     value: bytes | None

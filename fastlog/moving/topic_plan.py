@@ -28,7 +28,7 @@ class TopicPlan:
 
     @property
     def size(self) -> int:
-        """Bytes of all its segments."""
+        """The bytes of all segments of all its partitions."""
         return sum(each.survey.size for each in self.partitions)
 
 

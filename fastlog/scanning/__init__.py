@@ -91,7 +91,7 @@ class Scan:
         self._columns = tuple(columns)
         self._topics = sorted({part.topic for part in parts})
         self.parts = tuple(parts)
-        """What is read, in this order."""
+        """The ranges of partitions that are read, in this order."""
 
     def __repr__(self) -> str:
         return f"<Scan of {self._source!r}: {len(self.parts)} parts, {self.offset_count:,} {self._source.unit}>"
@@ -114,11 +114,11 @@ class Scan:
 
     @property
     def schema(self) -> pyarrow.Schema:
-        """The columns and their types."""
+        """The Arrow schema of what is read: the names and types of the columns."""
         return self._source.schema(self._columns, self._topics)
 
     def select(self, *columns: str) -> Scan:
-        """The same with these columns alone."""
+        """The same scan with these columns alone, in this order. Raises ``ArgumentError`` for an unknown one."""
         return Scan(self._source, self.parts, checked_columns(columns, self._source.columns()))
 
     def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
@@ -140,7 +140,7 @@ class Scan:
         return pyarrow_library().RecordBatchReader.from_batches(self.schema, batches)
 
     def to_arrow(self, *, progress: bool = False) -> pyarrow.Table:
-        """All of it as a table in memory."""
+        """Read everything into a table in memory. ``progress``: show a bar on standard error."""
         return self.reader(progress=progress).read_all()
 
     def to_pandas(self, *, progress: bool = False) -> Any:

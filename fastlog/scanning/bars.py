@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 Advance = Callable[[int], object]
-"""Called with how much came since."""
+"""Called with how much was read since the last call, in the unit of the bar."""
 Bar = Callable[[int, str], AbstractContextManager[Advance]]
 """Called with the end and the unit, it gives what moves a bar on: ``progress_bar``, or ``no_bar``."""
 
@@ -31,16 +31,16 @@ def progress_bar(total: int, unit: str) -> Iterator[Advance]:
         with no_bar(total, unit) as advance:
             yield advance
         return
-    shown = Progress(transient=True)
-    task = shown.add_task(unit, total=total)
-    shown.start()
+    bar = Progress(transient=True)
+    task = bar.add_task(unit, total=total)
+    bar.start()
     try:
-        yield lambda came: shown.advance(task, came)
+        yield lambda came: bar.advance(task, came)
     finally:
-        shown.stop()
+        bar.stop()
 
 
 @contextmanager
 def no_bar(total: int, unit: str) -> Iterator[Advance]:
-    """The same without a bar."""
+    """The same as ``progress_bar``, without showing anything."""
     yield lambda came: None

@@ -17,15 +17,15 @@ class _OfOneKind:
 
     @property
     def unit(self) -> str:
-        """What offsets count."""
+        """What offsets count: ``records`` or ``bytes``."""
         return "records" if self.of_records else "bytes"
 
     def columns(self) -> Sequence[str]:
-        """As of all topics of the kind."""
+        """See ``Source``: the same for all topics of a kind."""
         return RECORD_COLUMNS if self.of_records else MESSAGE_COLUMNS
 
     def schema(self, columns: Sequence[str], topics: Sequence[str]) -> Any:
-        """As of all topics of the kind."""
+        """See ``Source``: the same for all topics of a kind."""
         return schema(columns, of_records=self.of_records)
 
 
@@ -44,7 +44,7 @@ class FolderSource(_OfOneKind, Generic[SegmentT]):
 
 
 class TopicSource(_OfOneKind):
-    """A topic on one broker."""
+    """A topic as one broker has it, read by fetches."""
 
     def __init__(self, topic: str, broker: str, *, fetch_bytes: int, timeout: float) -> None:
         self._topic = topic

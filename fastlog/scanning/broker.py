@@ -41,7 +41,7 @@ class BrokerTopic(TopicSource):
     def batches(
         self, parts: Sequence[Part], columns: Sequence[str], topics: Sequence[str], *, window_bytes: int | None = None
     ) -> Generator[tuple[int, Any]]:
-        """By fetches of a few MiB."""
+        """See ``Source``: read by fetches of a few MiB over one connection."""
         with self._connected(window_bytes) as consumer:
             for part in parts:
                 yield from arrow_of(self._arrays(consumer, part), part, self.schema(columns, topics), topics)
@@ -54,10 +54,10 @@ class BrokerTopic(TopicSource):
         if metadata is None:
             numbers = range(consumer.partition_count(self._topic))
             return [Part(self._topic, number, *plain_extent(consumer, self._topic, number)) for number in numbers]
-        for told in metadata.topics:
-            if told.error not in (0, WrongPartitionError.code):
-                raise error_for(told.error, topic=self._topic, broker=self._broker)
-            if told.error or not told.partitions:
+        for described in metadata.topics:
+            if described.error not in (0, WrongPartitionError.code):
+                raise error_for(described.error, topic=self._topic, broker=self._broker)
+            if described.error or not described.partitions:
                 raise WrongPartitionError(f"{self._broker} has no topic {self._topic!r}")
         return [Part(topic, number, *extent) for (topic, number), extent in described_extents(metadata).items()]
 

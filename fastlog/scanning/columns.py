@@ -11,9 +11,9 @@ from fastlog.errors import ArgumentError
 from fastlog.scanning.parts import Part
 
 MESSAGE_COLUMNS = ("topic", "partition", "offset", "next_offset", "payload")
-"""Of topics of Kafka 0.7."""
+"""The columns of topics of Kafka 0.7."""
 RECORD_COLUMNS = (*MESSAGE_COLUMNS, "key", "timestamp", "headers")
-"""Of topics of record batches."""
+"""The columns of topics of record batches."""
 _MAY_BE_NULL = frozenset(("payload", "key", "timestamp"))
 
 

@@ -52,7 +52,7 @@ class Source(Protocol):
         """What there is now within the bounds; later readers get exactly that."""
 
     def columns(self) -> Sequence[str]:
-        """The names of all columns."""
+        """The names of all columns that the source has."""
 
     def schema(self, columns: Sequence[str], topics: Sequence[str]) -> Any:
         """The Arrow schema of a batch with these columns."""
@@ -62,8 +62,8 @@ class Source(Protocol):
     ) -> Generator[tuple[int, Any]]:
         """The messages of the parts, one part after the other: how many offsets it went on, and an Arrow record batch.
 
-        Parts are those that it told, or lie within them. ``window_bytes``: what is read at once, instead of what the
-        source was told. What the source opens is closed when the iterator ends or is closed.
+        Parts are those of ``parts``, or lie within them. ``window_bytes``: what is read at once, in place of what the
+        source was made with. What the source opens is closed when the iterator ends or is closed.
         """
 
 

@@ -15,7 +15,7 @@ from fastlog.scanning.parts import Part, Source
 
 _LEAST_TAIL_BYTES = 64 * 1024
 _GUESSED_BYTES = 256
-"""Of a message, before any was seen."""
+"""The size that a message is taken to have before any was seen."""
 _READ_WHOLE = {"bytes": 256 * 2**20, "records": 2**20}
 """What is read whole for a sample, so that each message has the same chance: so many offsets."""
 _PICK_BYTES = 16 * 1024

@@ -38,7 +38,7 @@ class RecordFolders(FolderSource[_Piece]):
     """The directories of partitions.
 
     A file is read as far as whole batches go: of a partition that a broker is writing to, those that are not flushed
-    too. Records that the broker has been told to delete are in it until their segment goes, and those of transactions
+    too. Records that clients have had the broker delete are in it until their segment goes, and those of transactions
     that were aborted are.
     """
 
@@ -148,7 +148,7 @@ class _Head(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Behind its last record."""
+        """The offset behind the batch's last record."""
         return self.base + self.last_delta + 1
 
 

@@ -24,7 +24,7 @@ class Rows:
         self._table = table
 
     def __len__(self) -> int:
-        """How many messages."""
+        """The number of messages."""
         return int(self._table.num_rows)
 
     def __repr__(self) -> str:
@@ -42,7 +42,7 @@ class Rows:
         return self._table.__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> pyarrow.Table:
-        """As a table of Arrow."""
+        """The messages as a ``pyarrow.Table``."""
         return self._table
 
     def to_pandas(self) -> Any:
@@ -54,8 +54,8 @@ class Rows:
         return as_polars(self._table)
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
-        shown = self._table.slice(0, _SHOWN_ROWS).to_pylist()
-        return list(self._table.column_names), [[cell(value) for value in row.values()] for row in shown]
+        rows = self._table.slice(0, _SHOWN_ROWS).to_pylist()
+        return list(self._table.column_names), [[cell(value) for value in row.values()] for row in rows]
 
     def _rest(self) -> list[str]:
         left = len(self) - _SHOWN_ROWS
@@ -63,7 +63,7 @@ class Rows:
 
 
 def as_pandas(table: pyarrow.Table) -> Any:
-    """A ``pandas.DataFrame`` of a table."""
+    """Convert a table to a ``pandas.DataFrame``. Raises ``MissingDependencyError``: pandas is not installed."""
     try:
         import pandas  # type: ignore[import-untyped]  # noqa: F401
     except ImportError as error:
@@ -72,7 +72,7 @@ def as_pandas(table: pyarrow.Table) -> Any:
 
 
 def as_polars(table: pyarrow.Table) -> polars.DataFrame:
-    """A ``polars.DataFrame`` of a table."""
+    """Convert a table to a ``polars.DataFrame``. Raises ``MissingDependencyError``: polars is not installed."""
     try:
         import polars
     except ImportError as error:
@@ -100,7 +100,7 @@ def cell(value: object) -> str:
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows of text as a table."""
+    """Rows of text as an HTML table; ``head`` has the names of the columns. Text is escaped."""
     names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     lines = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)

@@ -28,7 +28,7 @@ def state(pid: int) -> str:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str = "") -> None:
-    """Return once the condition holds; raise ``TimeoutError`` with ``what`` after so many seconds."""
+    """Return once the condition holds; raise ``TimeoutError`` with the text ``what`` after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

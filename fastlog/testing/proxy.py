@@ -37,7 +37,7 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """``host:port``, as clients take it."""
+        """The proxy's own address as ``host:port``, for clients."""
         return f"{self.host}:{self.port}"
 
     def __enter__(self) -> Proxy:

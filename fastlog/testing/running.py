@@ -76,7 +76,7 @@ class RunningBroker:
         self.host = host
         self.port = 0
         self.front: Proxy | None = None
-        """The proxy that clients are told of instead of the broker; None unless it was asked for with ``proxied``."""
+        """The proxy that the broker advertises in its place; None unless it was made with ``proxied``."""
         self._proxied = proxied
         self.disk_delay = disk_delay
         """Seconds that each sync of a file takes longer, from the next ``start`` on."""
@@ -221,7 +221,7 @@ class RunningBroker:
 
     @property
     def running(self) -> bool:
-        """Whether its supervisor lives."""
+        """Whether the broker's supervisor is alive."""
         return self._process is not None and self._process.poll() is None
 
     # -- where it is ---------------------------------------------------------------------------------------------------
@@ -254,16 +254,16 @@ class RunningBroker:
 
     @property
     def data_directory(self) -> Path:
-        """The log directory."""
+        """The broker's log directory."""
         return self.directory / "data"
 
     @property
     def log_path(self) -> Path:
-        """The file with what it says."""
+        """The file to which the broker's standard error goes."""
         return self.directory / "broker.log"
 
     def log_text(self) -> str:
-        """What it has said since it was last started."""
+        """What the broker has logged since it was last started."""
         return self._log_bytes().decode(errors="replace")
 
     def consumer(self, **options: Any) -> SimpleConsumer:
@@ -305,20 +305,20 @@ class RunningBroker:
         return pid
 
     def resume(self, role: str) -> int:
-        """SIGCONT for the process of a role."""
+        """Let the process of a role go on after ``pause`` (SIGCONT); its id."""
         return self._signal(role, signal.SIGCONT)
 
     def wait_replaced(self, role: str, old_pid: int, within: float = 5.0) -> int:
         """The id of the process that has taken over from ``old_pid``.
 
         Raises:
-            TimeoutError: none has within so many seconds.
+            TimeoutError: none has taken over within ``within`` seconds.
         """
         wait_until(lambda: self.pids().get(role, old_pid) != old_pid, within, f"{role} {old_pid} was not replaced")
         return self.pids()[role]
 
     def wait_registered(self, within: float = 20.0) -> None:
-        """Returns once ZooKeeper has shown it, for clients that find brokers there; it serves others before.
+        """Return once it is registered in ZooKeeper, for clients that find brokers there; it serves others before.
 
         Raises:
             TimeoutError: it has not registered since it was started; the message holds the end of its log.
@@ -343,7 +343,7 @@ class RunningBroker:
         self._limit_files(0)
 
     def free_disk(self) -> None:
-        """Undo ``fill_disk``."""
+        """Let the broker write files again after ``fill_disk``."""
         self._limit_files(None)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ def broker(
     ``settings`` are fields of ``BrokerConfig`` (``partitions=4``) or property names with underscores
     (``log_file_size=1000``); ``properties`` are property names as they are. Without ``directory`` its files lie in a
     temporary one. Each sync of a file takes ``disk_delay`` seconds longer. With ``proxied`` all clients come through
-    the proxy ``front``, today's as well, which go to the address that they are told. The first rebalance of a group
+    the proxy ``front``, today's as well, which go to the advertised address. The first rebalance of a group
     waits for no further members, unless ``group_initial_rebalance_delay_ms`` says so. With ``zk_connect`` the block
     begins once ZooKeeper shows the broker; a ``RunningBroker`` of your own does not wait for that.
 

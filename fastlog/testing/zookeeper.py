@@ -98,15 +98,15 @@ class RunningZooKeeper:
 
     @property
     def connect(self) -> str:
-        """``host:port`` of every server."""
+        """The connect string: ``host:port`` of every server, separated by commas."""
         return self._running().connect
 
     def kill(self, number: int = 0) -> None:
-        """SIGKILL for one server."""
+        """Kill one server (SIGKILL)."""
         self.servers[number].kill()
 
     def stop(self, number: int = 0) -> None:
-        """End one server in order."""
+        """Stop one server, which closes its files first."""
         self.servers[number].stop()
 
     def start(self, number: int = 0) -> None:
@@ -122,7 +122,7 @@ class RunningZooKeeper:
         wait_until(lambda: all(state(int(task.name)) in "TtZX" for task in tasks.iterdir()), 5.0)
 
     def resume(self, number: int = 0) -> None:
-        """SIGCONT."""
+        """Let one server go on after ``pause`` (SIGCONT)."""
         self.servers[number].signal(signal.SIGCONT)
 
     def proxy(self, *, delay: float = 0.0, number: int = 0) -> Proxy:

@@ -323,6 +323,6 @@ def test_no_broker_and_nodes_without_sense(tree: FakeZooKeeper) -> None:
     with pytest.raises(ConfigError, match="no broker is registered at zk:1"):
         cluster.places("t")
     tree.write("/brokers/ids/0", b"nonsense")
-    with pytest.raises(AuditError, match="/brokers/ids/0 in ZooKeeper makes no sense"):
+    with pytest.raises(AuditError, match="/brokers/ids/0 in ZooKeeper is malformed"):
         cluster.places("t")
     assert not tree.sessions
