@@ -11,10 +11,10 @@ from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import ConsumerTimeout, TransportError, WrongPartitionError
 from fastlog.perf._sizes import total_bytes
 from fastlog.perf.consumer_options import OF_FILES, ConsumerFigures, ConsumerOptions
-from fastlog.perf.reading import LocalReadError, Reading, Share
-from fastlog.perf.sending import OnInterval, Reports
+from fastlog.perf.reading import LocalReadError, MessageQuota, ReadingThread
+from fastlog.perf.sending import IntervalReports, OnInterval
 from fastlog.perf.timeline import Timeline
-from fastlog.perf.visibility import Position, TopicOfBroker
+from fastlog.perf.visibility import PartitionEnds, TopicOfBroker
 
 _MOST_THREADS = 10  # 0.7's number
 _LOOK_SECONDS = 0.05
@@ -23,7 +23,7 @@ _FINISH_SECONDS = 10.0
 _LOCAL_WAIT_SECONDS = 0.2
 
 
-class _Reader(Reading):
+class _BrokerReader(ReadingThread):
     """With a consumer of its own."""
 
     def __init__(
@@ -31,10 +31,10 @@ class _Reader(Reading):
         run: ConsumerRun,
         number: int,
         address: Address,
-        starts: dict[int, Position],
-        share: Share,
+        starts: dict[int, PartitionEnds],
+        share: MessageQuota,
         tail: bool,
-        reports: Reports | None,
+        reports: IntervalReports | None,
     ) -> None:
         options = run.options
         super().__init__(number, share, reports)
@@ -54,7 +54,7 @@ class _Reader(Reading):
         self._consumer.close()
 
     def _read(self) -> None:
-        read: dict[str, Callable[[int, Position], None]] = {
+        read: dict[str, Callable[[int, PartitionEnds], None]] = {
             "messages": self._read_messages,
             "batches": self._read_batches,
             "numpy": self._read_numpy,
@@ -67,7 +67,7 @@ class _Reader(Reading):
                 break
             read[self._options.mode](partition, start)
 
-    def _lists(self, partition: int, start: Position) -> Iterator[list[bytes]]:
+    def _lists(self, partition: int, start: PartitionEnds) -> Iterator[list[bytes]]:
         found = self._consumer.batches(self._options.topic, partition, start.log_start, wait=self._wait)
         with closing(found):  # type: ignore[type-var]
             for batch in found:
@@ -77,17 +77,17 @@ class _Reader(Reading):
 
     # What is measured. Counting is done per list: for each message it would cost as much as reading one.
 
-    def _read_messages(self, partition: int, start: Position) -> None:
+    def _read_messages(self, partition: int, start: PartitionEnds) -> None:
         for batch in self._lists(partition, start):
             for _ in batch:
                 pass
             self._note(len(batch), total_bytes(batch))
 
-    def _read_batches(self, partition: int, start: Position) -> None:
+    def _read_batches(self, partition: int, start: PartitionEnds) -> None:
         for batch in self._lists(partition, start):
             self._note(len(batch), total_bytes(batch))
 
-    def _read_numpy(self, partition: int, start: Position) -> None:
+    def _read_numpy(self, partition: int, start: PartitionEnds) -> None:
         found = self._consumer.numpy_batches(self._options.topic, partition, start.log_start, wait=self._wait)
         with closing(found):  # type: ignore[type-var]
             for batch in found:
@@ -95,7 +95,7 @@ class _Reader(Reading):
                 if self._done():
                     return
 
-    def _read_arrow(self, partition: int, start: Position) -> None:
+    def _read_arrow(self, partition: int, start: PartitionEnds) -> None:
         found = self._consumer.numpy_batches(self._options.topic, partition, start.log_start, wait=self._wait)
         with closing(found):  # type: ignore[type-var]
             for batch in found:
@@ -104,7 +104,7 @@ class _Reader(Reading):
                 if self._done():
                     return
 
-    def _read_local(self, partition: int, start: Position) -> None:
+    def _read_local(self, partition: int, start: PartitionEnds) -> None:
         consumer, topic = self._consumer, self._options.topic
         offset = start.log_start
         while not self._done() and (self._wait is None or offset < start.log_end):
@@ -139,7 +139,7 @@ class ConsumerRun:
         self.options = options
         self._on_interval = on_interval if options.reporting_interval else None
         self._on_progress = on_progress
-        self._readers: Sequence[Reading] = ()
+        self._readers: Sequence[ReadingThread] = ()
         self._timeline: Timeline | None = None
         self._partitions: tuple[int | str, ...] = ()
         self._join_seconds = 0.0
@@ -160,7 +160,7 @@ class ConsumerRun:
             MissingDependencyError: mode ``arrow`` without pyarrow.
         """
         options = self.options
-        share = Share(options.messages)
+        share = MessageQuota(options.messages)
         tail = self._prepare(share)
         self._started_ms = time.time_ns() // 1_000_000
         self._started = time.perf_counter()
@@ -173,7 +173,7 @@ class ConsumerRun:
             self._stop()
         return self.figures()
 
-    def _prepare(self, share: Share) -> bool:
+    def _prepare(self, share: MessageQuota) -> bool:
         """Everything before the clock starts; whether to wait for more at the end of the log."""
         options = self.options
         tail = (options.messages is not None and options.timeout > 0) or options.from_latest
@@ -185,7 +185,7 @@ class ConsumerRun:
             self._notes.append(f"{threads} threads read {len(positions)} partitions one after another, to their ends")
         numbers = sorted(positions)
         self._readers = [
-            _Reader(
+            _BrokerReader(
                 self,
                 number,
                 address,
@@ -198,16 +198,16 @@ class ConsumerRun:
         ]
         return tail
 
-    def _reports(self, number: int) -> Reports | None:
+    def _reports(self, number: int) -> IntervalReports | None:
         if self._on_interval is None or self.options.reporting_interval is None:
             return None
-        return Reports(number, self.options.reporting_interval, self._on_interval)
+        return IntervalReports(number, self.options.reporting_interval, self._on_interval)
 
-    def _start(self, share: Share) -> None:
+    def _start(self, share: MessageQuota) -> None:
         for reader in self._readers:
             reader.start()
 
-    def _is_over(self, share: Share) -> bool:
+    def _is_over(self, share: MessageQuota) -> bool:
         """Whether there is nothing more to wait for."""
         return share.is_empty
 
@@ -236,7 +236,7 @@ class ConsumerRun:
             timeline=tuple(self._timeline.points) if self._timeline is not None else (),
         )
 
-    def _find(self, tail: bool) -> tuple[Address, dict[int, Position]]:
+    def _find(self, tail: bool) -> tuple[Address, dict[int, PartitionEnds]]:
         """The broker, and where to begin in each partition (``log_start``).
 
         A topic that nobody wrote to yet is waited for when more messages are.
@@ -255,7 +255,7 @@ class ConsumerRun:
             raise reasons[0]
         raise TransportError("; ".join(str(reason).replace("\n", ": ") for reason in reasons))
 
-    def _starts(self, asked: TopicOfBroker, tail: bool) -> dict[int, Position]:
+    def _starts(self, asked: TopicOfBroker, tail: bool) -> dict[int, PartitionEnds]:
         options = self.options
         positions = asked.positions()
         wanted = list(range(asked.configured)) if tail else []
@@ -265,7 +265,7 @@ class ConsumerRun:
                     f"{options.topic} has no partition {options.partition}: the broker gives it {asked.configured}"
                 )
             wanted = [options.partition] if tail else []
-        empty = Position(0, 0, 0)
+        empty = PartitionEnds(0, 0, 0)
         found = {number: positions.get(number, empty) for number in {*wanted, *positions}}
         if options.from_latest:
             found = {number: item._replace(log_start=item.high_watermark) for number, item in found.items()}
@@ -274,7 +274,7 @@ class ConsumerRun:
     def _counts(self) -> tuple[int, int]:
         return sum(reader.count for reader in self._readers), sum(reader.payload_bytes for reader in self._readers)
 
-    def _wait(self, share: Share, tail: bool) -> bool:
+    def _wait(self, share: MessageQuota, tail: bool) -> bool:
         """Whether all that there was has come, once nothing more does; raise what went wrong in a thread.
 
         A reader has the same patience for bytes that do not become visible, and may lose it first.

@@ -17,9 +17,9 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from fastlog.errors import ConfigError
 from fastlog.perf.consuming import MODES, ConsumerFigures
 from fastlog.perf.figures import MEGABYTE
-from fastlog.perf.latencies import PERCENTILES, Latencies
+from fastlog.perf.latencies import PERCENTILES, LatencyHistogram
 from fastlog.perf.producer_options import CLOCKS, ProducerFigures, ProducerOptions
-from fastlog.perf.sending import Interval
+from fastlog.perf.sending import ReportInterval
 
 DATE_FORMAT = "yyyy-MM-dd HH:mm:ss:SSS"
 
@@ -162,7 +162,7 @@ def producer_row(figures: ProducerFigures, date: Callable[[int], str]) -> str:
     )
 
 
-def producer_detailed_row(interval: Interval, options: ProducerOptions, date: Callable[[int], str]) -> str:
+def producer_detailed_row(interval: ReportInterval, options: ProducerOptions, date: Callable[[int], str]) -> str:
     """The row of one thread's reporting interval."""
     return ", ".join(
         (
@@ -202,7 +202,7 @@ def consumer_row(figures: ConsumerFigures, date: Callable[[int], str]) -> str:
 
 
 def consumer_detailed_row(
-    interval: Interval, fetch_bytes: int, date: Callable[[int], str], *, with_thread: bool
+    interval: ReportInterval, fetch_bytes: int, date: Callable[[int], str], *, with_thread: bool
 ) -> str:
     """The row of one thread's reporting interval.
 
@@ -236,7 +236,7 @@ def kafka_window(messages: int, payload_bytes: int, seconds: float, mean_ms: flo
 
 def kafka_total(figures: ProducerFigures) -> str:
     """The line that it ends with."""
-    latencies = figures.latencies or Latencies()
+    latencies = figures.latencies or LatencyHistogram()
     shown = ", ".join(f"{int(latencies.percentile_ms(percent))} ms {percent:g}th" for percent in PERCENTILES)
     return (
         f"{figures.messages} records sent, {decimal(figures.messages_per_second, 6)} records/sec "
@@ -258,7 +258,7 @@ def kafka_consumer_row(figures: ConsumerFigures, date: Callable[[int], str]) -> 
     )
 
 
-def kafka_consumer_detailed_row(interval: Interval, date: Callable[[int], str]) -> str:
+def kafka_consumer_detailed_row(interval: ReportInterval, date: Callable[[int], str]) -> str:
     """The row of one thread's reporting interval, as Kafka's consumer tool prints it."""
     mb_rate = decimal(_rate(interval.payload_bytes / MEGABYTE, interval.seconds), 4)
     rate = decimal(_rate(interval.messages, interval.seconds), 4)
@@ -336,7 +336,7 @@ def _headline(verb: str, figures: ProducerFigures | ConsumerFigures) -> str:
     )
 
 
-def _latency_words(latencies: Latencies) -> str:
+def _latency_words(latencies: LatencyHistogram) -> str:
     shown = ", ".join(f"{percent:g} % {latencies.percentile_ms(percent):.3f} ms" for percent in PERCENTILES)
     return f"{shown}, max {latencies.max_ns / 1e6:.3f} ms ({latencies.count:,} messages)"
 

@@ -20,8 +20,8 @@ from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError
 from fastlog.perf._sizes import total_bytes
 from fastlog.perf.broker_consuming import ConsumerRun
 from fastlog.perf.consumer_options import OF_FILES, ConsumerOptions
-from fastlog.perf.reading import LocalReadError, Reading, Share
-from fastlog.perf.sending import Reports
+from fastlog.perf.reading import LocalReadError, MessageQuota, ReadingThread
+from fastlog.perf.sending import IntervalReports
 from fastlog.perf.visibility import TopicOfBroker
 from fastlog.zkpaths import group_path
 
@@ -33,11 +33,17 @@ _HURRY_SECONDS = 0.1
 _LEAVE_SECONDS = 5.0
 
 
-class _StreamReader(Reading):
+class _StreamReader(ReadingThread):
     """With a stream of the member."""
 
     def __init__(
-        self, number: int, consumer: Consumer, stream: Stream, mode: str, share: Share, reports: Reports | None
+        self,
+        number: int,
+        consumer: Consumer,
+        stream: Stream,
+        mode: str,
+        share: MessageQuota,
+        reports: IntervalReports | None,
     ) -> None:
         super().__init__(number, share, reports)
         self._consumer = consumer
@@ -98,7 +104,7 @@ class GroupRun(ConsumerRun):
     _ends: dict[TopicPartition, int] | None = None
     _is_hurried = True
 
-    def _prepare(self, share: Share) -> bool:
+    def _prepare(self, share: MessageQuota) -> bool:
         options = self.options
         self._consumer = Consumer(
             zk_connect=options.zk_connect,
@@ -113,7 +119,7 @@ class GroupRun(ConsumerRun):
         )
         return True
 
-    def _start(self, share: Share) -> None:
+    def _start(self, share: MessageQuota) -> None:
         consumer, options = self._consumer, self.options
         assert consumer is not None
         streams = consumer.create_message_streams({options.topic: options.threads or 1})[options.topic]
@@ -126,7 +132,7 @@ class GroupRun(ConsumerRun):
         ]
         super()._start(share)
 
-    def _is_over(self, share: Share) -> bool:
+    def _is_over(self, share: MessageQuota) -> bool:
         options = self.options
         if options.messages is not None or options.from_latest:
             return share.is_empty
@@ -169,7 +175,7 @@ class GroupRun(ConsumerRun):
         self._is_hurried = False
         super()._finish()
 
-    def _wait(self, share: Share, tail: bool) -> bool:
+    def _wait(self, share: MessageQuota, tail: bool) -> bool:
         came = super()._wait(share, tail)
         self._is_hurried = False  # else it was interrupted
         return came

@@ -18,7 +18,7 @@ _EXACT = 1024  # microseconds counted one by one; above, a bucket is at most 1/5
 _HALF = _EXACT // 2
 
 
-class Latencies:
+class LatencyHistogram:
     """Counts latencies in buckets of a microsecond or 0.2 %, whatever their number. Safe in several threads."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Latencies:
             self.max_ns = max(self.max_ns, nanoseconds)
             self.window_max_ns = max(self.window_max_ns, nanoseconds)
 
-    def merge(self, other: Latencies) -> None:
+    def merge(self, other: LatencyHistogram) -> None:
         """Add what another one counted."""
         with other._lock:
             buckets, count, total, largest = dict(other._buckets), other.count, other.total_ns, other.max_ns
@@ -113,7 +113,7 @@ class Timed:
 
     def __init__(
         self,
-        latencies: Latencies,
+        latencies: LatencyHistogram,
         intended_ns: float,
         step_ns: float = 0.0,
         clock: Callable[[], int] = time.monotonic_ns,

@@ -20,7 +20,7 @@ _PART_MESSAGES = 1000  # between two looks at the clock
 _MOST_REFERENCES = 2**20
 
 
-class Part(NamedTuple):
+class PayloadSlice(NamedTuple):
     """Messages that are sent without a look at anything else: one by one, or as lists of the batch size."""
 
     payloads: list[bytes]
@@ -77,7 +77,7 @@ class Cycle:
             times = -(-batch // len(payloads))
         return payloads * times
 
-    def take(self, most: int) -> Part:
+    def take(self, most: int) -> PayloadSlice:
         """The next messages, at most ``most`` (at least 1) of them."""
         if not self._rest:
             part = self._parts[self._next]
@@ -89,6 +89,6 @@ class Cycle:
         return _part(taken, self._batch)
 
 
-def _part(payloads: list[bytes], batch: int) -> Part:
+def _part(payloads: list[bytes], batch: int) -> PayloadSlice:
     batches = [payloads[at : at + batch] for at in range(0, len(payloads), batch)]
-    return Part(payloads, batches, sum(map(len, payloads)))
+    return PayloadSlice(payloads, batches, sum(map(len, payloads)))

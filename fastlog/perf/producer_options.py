@@ -11,7 +11,7 @@ from fastlog.client.registrations import registered_brokers
 from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
 from fastlog.perf.figures import Figures
-from fastlog.perf.latencies import Latencies
+from fastlog.perf.latencies import LatencyHistogram
 from fastlog.perf.sending import HOWS
 from fastlog.producer.brokers import ACKS_BY_NAME, parse_broker_list
 from fastlog.topics import valid_topic
@@ -126,7 +126,7 @@ class ProducerFigures(Figures):
     """By how much it had to grow; None with compression."""
     possible_duplicates: int = 0
     connections: int = 0
-    latencies: Latencies | None = None
+    latencies: LatencyHistogram | None = None
     cpu_seconds: float = 0.0
     """Processor time of this process over ``seconds``; reading back what a codec run stored is not part of it."""
 
@@ -137,10 +137,10 @@ class ProducerFigures(Figures):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SendingProgress:
     """How far a run is, told from time to time while it sends."""
 
     messages: int
     payload_bytes: int
     seconds: float
-    latencies: tuple[Latencies, ...] = ()
+    latencies: tuple[LatencyHistogram, ...] = ()

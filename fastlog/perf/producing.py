@@ -19,30 +19,30 @@ from fastlog.client.addresses import Address
 from fastlog.errors import FastlogError
 from fastlog.message import HEADER_BYTES
 from fastlog.perf.figures import MEGABYTE
-from fastlog.perf.latencies import Latencies
+from fastlog.perf.latencies import LatencyHistogram
 from fastlog.perf.payloads import Cycle, lines_of, random_payloads
 from fastlog.perf.producer_options import (
     CLOCKS,
     INT32,
     ProducerFigures,
     ProducerOptions,
-    Progress,
+    SendingProgress,
 )
 from fastlog.perf.readback import count_messages
-from fastlog.perf.sending import Interval, OnInterval, Reports, Sender
+from fastlog.perf.sending import IntervalReports, OnInterval, ReportInterval, SendingThread
 from fastlog.perf.timeline import Timeline
-from fastlog.perf.visibility import Ends, LogEnds, Position
+from fastlog.perf.visibility import Ends, LogEnds, PartitionEnds
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.producer import Producer
 
 __all__ = [
     "CLOCKS",
-    "Interval",
     "MessagesMissingError",
     "ProducerFigures",
     "ProducerOptions",
     "ProducerRun",
-    "Progress",
+    "ReportInterval",
+    "SendingProgress",
     "measure_producer",
 ]
 
@@ -69,7 +69,7 @@ def measure_producer(options: ProducerOptions, on_interval: OnInterval | None = 
 
 
 @dataclass
-class _State:
+class _RunState:
     """What a run knows so far."""
 
     addresses: list[Address] = field(default_factory=list)
@@ -80,7 +80,7 @@ class _State:
     cpu_ended: float = 0.0
     ended_ms: int = 0
     base: Ends = field(default_factory=Ends)
-    base_positions: dict[tuple[object, ...], dict[int, Position]] = field(default_factory=dict)
+    base_positions: dict[tuple[object, ...], dict[int, PartitionEnds]] = field(default_factory=dict)
     ends: Ends | None = None
     clock: str = "log end"
     complete: bool = False
@@ -98,17 +98,19 @@ class ProducerRun:
         options: ProducerOptions,
         *,
         on_interval: OnInterval | None = None,
-        on_progress: Callable[[Progress], object] | None = None,
+        on_progress: Callable[[SendingProgress], object] | None = None,
     ) -> None:
         """``on_interval`` is called in the sending threads, ``on_progress`` in that of ``run``, every 50 ms or so."""
         self._options = options
         self._on_interval = on_interval if options.reporting_interval else None
         self._on_progress = on_progress
-        self._state = _State()
-        self._senders: list[Sender] = []
+        self._state = _RunState()
+        self._senders: list[SendingThread] = []
         self._stopped = False
         self._timeline: Timeline | None = None
-        self._latencies = [Latencies() for _ in range(options.threads)] if options.rate or options.latency else []
+        self._latencies = (
+            [LatencyHistogram() for _ in range(options.threads)] if options.rate or options.latency else []
+        )
         self._exact = options.compression_codec == codecs.NONE
 
     def run(self) -> ProducerFigures:
@@ -165,7 +167,7 @@ class ProducerRun:
             self._timeline.look(now, messages, last=True)
         latencies = None
         if self._latencies:
-            latencies = Latencies()
+            latencies = LatencyHistogram()
             for found in self._latencies:
                 latencies.merge(found)
         expected = payload_bytes + _ENTRY_BYTES * messages if self._exact else None
@@ -218,7 +220,7 @@ class ProducerRun:
             return "offsets"
         return "high watermark" if self._options.acks == "flushed" else "log end"
 
-    def _make(self, payloads: list[bytes], messages: int) -> list[Sender]:
+    def _make(self, payloads: list[bytes], messages: int) -> list[SendingThread]:
         options = self._options
         config = ProducerConfig(
             broker_list=options.brokers or None,
@@ -243,8 +245,8 @@ class ProducerRun:
         for number in range(options.threads):
             reports = None
             if self._on_interval is not None and options.reporting_interval is not None:
-                reports = Reports(number, options.reporting_interval, self._on_interval)
-            sender = Sender(
+                reports = IntervalReports(number, options.reporting_interval, self._on_interval)
+            sender = SendingThread(
                 Producer(config),
                 options.topic,
                 Cycle(payloads, options.batch_size, place=number / options.threads),
@@ -271,7 +273,7 @@ class ProducerRun:
         self._wait_closed()
         self._on_interval = report
         for number in range(len(self._latencies)):
-            self._latencies[number] = Latencies()
+            self._latencies[number] = LatencyHistogram()
         self._senders = []
         self._state.ended = self._state.ends = None
 
@@ -298,7 +300,7 @@ class ProducerRun:
             self._timeline.look(now, count)
             if self._on_progress is not None:
                 size = sum(sender.payload_bytes for sender in self._senders)
-                self._on_progress(Progress(count, size, now - self._state.started, tuple(self._latencies)))
+                self._on_progress(SendingProgress(count, size, now - self._state.started, tuple(self._latencies)))
         for sender in self._senders:
             if sender.error is not None:
                 raise sender.error
@@ -448,6 +450,6 @@ class _Stillness:
             raise _StoodStill(f"nothing moved for {self._seconds:g} s")
 
 
-def _sum(positions: dict[tuple[object, ...], dict[int, Position]]) -> Ends:
+def _sum(positions: dict[tuple[object, ...], dict[int, PartitionEnds]]) -> Ends:
     items = [item for found in positions.values() for item in found.values()]
     return Ends(sum(item.log_end for item in items), sum(item.high_watermark for item in items))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from fastlog.consumer.simple import SimpleConsumer
-from fastlog.perf.visibility import LogEnds, Position
+from fastlog.perf.visibility import LogEnds, PartitionEnds
 
 _WAIT_SECONDS = 0.1
 
@@ -14,7 +14,7 @@ _WAIT_SECONDS = 0.1
 def count_messages(
     ends: LogEnds,
     topic: str,
-    base: Mapping[tuple[object, ...], Mapping[int, Position]],
+    base: Mapping[tuple[object, ...], Mapping[int, PartitionEnds]],
     wanted: int,
     timeout: float,
 ) -> int:

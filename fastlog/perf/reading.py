@@ -8,14 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from fastlog.errors import ClosedError, FastlogError
-from fastlog.perf.sending import Reports
+from fastlog.perf.sending import IntervalReports
 
 
 class LocalReadError(FastlogError):
     """The segment files cannot be read from here."""
 
 
-class Share:
+class MessageQuota:
     """How many messages are still wanted; threads take from it."""
 
     def __init__(self, messages: int | None) -> None:
@@ -37,10 +37,10 @@ class Share:
         return taken
 
 
-class Reading(ABC):
+class ReadingThread(ABC):
     """One reading thread. The counts may be read from any thread."""
 
-    def __init__(self, number: int, share: Share, reports: Reports | None) -> None:
+    def __init__(self, number: int, share: MessageQuota, reports: IntervalReports | None) -> None:
         self.count = 0
         self.payload_bytes = 0
         self.last_at = 0.0

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastlog.errors import DeliveryError, FastlogError
-from fastlog.perf.latencies import Latencies, Pacer, Timed
-from fastlog.perf.payloads import Cycle, Part
+from fastlog.perf.latencies import LatencyHistogram, Pacer, Timed
+from fastlog.perf.payloads import Cycle, PayloadSlice
 from fastlog.producer.producer import Producer
 
 HOWS = ("send", "list", "sync")
@@ -19,7 +19,7 @@ _NAP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ReportInterval:
     """What one thread did since its last report; what 0.7 prints for each reporting interval."""
 
     thread: int
@@ -33,10 +33,10 @@ class Interval:
     all_payload_bytes: int
 
 
-OnInterval = Callable[[Interval], object]
+OnInterval = Callable[[ReportInterval], object]
 
 
-class Reports:
+class IntervalReports:
     """Tells of every ``every`` messages of one thread."""
 
     def __init__(self, thread: int, every: int, tell: OnInterval) -> None:
@@ -60,7 +60,7 @@ class Reports:
         then, messages_then, bytes_then = self._last
         self._last = (now, messages, payload_bytes)
         self._tell(
-            Interval(
+            ReportInterval(
                 self._thread,
                 time.time(),
                 now - then,
@@ -72,7 +72,7 @@ class Reports:
         )
 
 
-class Sender:
+class SendingThread:
     """One sending thread. The counts may be read from any thread."""
 
     def __init__(
@@ -85,8 +85,8 @@ class Sender:
         how: str,
         partition: int | None = None,
         rate: float | None = None,
-        latencies: Latencies | None = None,
-        reports: Reports | None = None,
+        latencies: LatencyHistogram | None = None,
+        reports: IntervalReports | None = None,
     ) -> None:
         self.producer = producer
         self.count = 0
@@ -171,7 +171,7 @@ class Sender:
             if reports is not None:
                 reports.due(self.count, self.payload_bytes)
 
-    def _part_function(self) -> Callable[[Part], None]:
+    def _part_function(self) -> Callable[[PayloadSlice], None]:
         if self._how == "sync":
             return self._send_and_wait
         if self._latencies is not None:
@@ -182,28 +182,28 @@ class Sender:
 
     # The two that are measured: nothing in the loop but the call.
 
-    def _send_each(self, part: Part) -> None:
+    def _send_each(self, part: PayloadSlice) -> None:
         send, topic = self.producer.send, self._topic
         for payload in part.payloads:
             send(topic, payload)
 
-    def _send_lists(self, part: Part) -> None:
+    def _send_lists(self, part: PayloadSlice) -> None:
         send, topic = self.producer.send, self._topic
         for batch in part.batches:
             send(topic, batch)
 
-    def _send_by_hand(self, part: Part) -> None:
+    def _send_by_hand(self, part: PayloadSlice) -> None:
         send, topic, partition = self.producer.send, self._topic, self._extra["partition"]
         for item in part.batches if self._how == "list" else part.payloads:
             send(topic, item, partition=partition)
 
-    def _send_timed(self, part: Part) -> None:
+    def _send_timed(self, part: PayloadSlice) -> None:
         latencies = self._latencies
         assert latencies is not None
         for batch in part.batches:
             self.producer.send(self._topic, batch, on_delivery=Timed(latencies, time.monotonic_ns()), **self._extra)
 
-    def _send_and_wait(self, part: Part) -> None:
+    def _send_and_wait(self, part: PayloadSlice) -> None:
         send, topic, latencies = self.producer.send, self._topic, self._latencies
         for batch in part.batches:
             began = time.monotonic_ns()

@@ -14,7 +14,7 @@ _MOST_PARTITIONS = 10_000
 _TRIES = 3
 
 
-class Position(NamedTuple):
+class PartitionEnds(NamedTuple):
     """The offsets of one partition; on a plain 0.7 broker ``log_end`` is the high watermark too."""
 
     log_start: int
@@ -59,7 +59,7 @@ class TopicOfBroker:
         if connection is not None:
             connection.close()
 
-    def positions(self) -> dict[int, Position]:
+    def positions(self) -> dict[int, PartitionEnds]:
         """The partitions that exist, with their offsets.
 
         Raises:
@@ -73,10 +73,10 @@ class TopicOfBroker:
             start = self._offset_or_none(number, requests.TIME_EARLIEST)
             end = self._offset_or_none(number, requests.TIME_LATEST)
             if start is not None and end is not None:
-                found[number] = Position(start, end, end)
+                found[number] = PartitionEnds(start, end, end)
         return found
 
-    def _told(self) -> dict[int, Position]:
+    def _told(self) -> dict[int, PartitionEnds]:
         # version 1 has what is asked for, and an earlier broker that is measured beside this one knows no other
         version = requests.OWN_VERSION
         answer = responses.decode_metadata(self._request(requests.encode_metadata(0, (self._topic,), version)), version)
@@ -88,7 +88,7 @@ class TopicOfBroker:
                 raise error_for(topic.error, topic=self._topic)
             for item in topic.partitions:
                 if self._partition in (None, item.partition):
-                    found[item.partition] = Position(item.log_start, item.high_watermark, item.log_end)
+                    found[item.partition] = PartitionEnds(item.log_start, item.high_watermark, item.log_end)
         return found
 
     def _probed(self) -> list[int]:
@@ -151,7 +151,7 @@ class LogEnds:
         for found in self._asked.values():
             found.close()
 
-    def positions(self) -> dict[tuple[object, ...], dict[int, Position]]:
+    def positions(self) -> dict[tuple[object, ...], dict[int, PartitionEnds]]:
         """By broker and partition. Raises as ``TopicOfBroker.positions``."""
         return {identity: found.positions() for identity, found in self._asked.items()}
 

@@ -14,7 +14,7 @@ from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_CAME, Comm
 
 if TYPE_CHECKING:
     from fastlog.perf.consuming import ConsumerFigures
-    from fastlog.perf.sending import Interval
+    from fastlog.perf.sending import ReportInterval
 
 MODES = ("messages", "batches", "numpy", "arrow", "local", "map")
 
@@ -142,7 +142,7 @@ def consumer_perf_command(
         printer.row(headers[detailed])
     progress = ConsoleProgress("received", shown=not given["no_progress"] and not detailed)
 
-    def tell(interval: Interval) -> None:
+    def tell(interval: ReportInterval) -> None:
         if is_kafka:
             printer.row(columns.kafka_consumer_detailed_row(interval, date))
         else:

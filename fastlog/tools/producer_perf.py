@@ -14,8 +14,7 @@ from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DONE, run
 
 if TYPE_CHECKING:
-    from fastlog.perf.producing import Interval, ProducerFigures, ProducerOptions
-    from fastlog.perf.producing import Progress as RunProgress
+    from fastlog.perf.producing import ProducerFigures, ProducerOptions, ReportInterval, SendingProgress
 
 CODECS = {"0": 0, "1": 1, "2": 2, "none": 0, "gzip": 1, "snappy": 2}
 _WINDOW_SECONDS = 5.0
@@ -180,7 +179,7 @@ def producer_perf_command(
         printer.row(columns.PRODUCER_DETAILED_HEADER if detailed else columns.PRODUCER_HEADER)
     progress = ConsoleProgress("sent", shown=not given["no_progress"] and not (detailed or shown == "kafka"))
 
-    def tell(interval: Interval) -> None:
+    def tell(interval: ReportInterval) -> None:
         printer.row(columns.producer_detailed_row(interval, chosen, date))
 
     measurement = ProducerRun(
@@ -227,7 +226,7 @@ def _how(how: str, asynchronous: bool) -> str:
 
 
 def _shown_by(progress: ConsoleProgress) -> Any:
-    def show(found: RunProgress) -> None:
+    def show(found: SendingProgress) -> None:
         progress.add(found.messages - progress.count, found.payload_bytes - progress.size)
 
     return show
@@ -240,7 +239,7 @@ class _Windows:
         self._printer = printer
         self._last = (0.0, 0, 0, 0, 0)
 
-    def __call__(self, found: RunProgress) -> None:
+    def __call__(self, found: SendingProgress) -> None:
         then, messages, payload_bytes, count, total_ns = self._last
         if found.seconds - then < _WINDOW_SECONDS:
             return

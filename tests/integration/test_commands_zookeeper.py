@@ -15,7 +15,7 @@ from fastlog import testing
 from fastlog.coordination.zookeeper import ZooKeeperSession
 from fastlog.perf.consuming import MODES, ConsumerOptions, measure_consumer
 from fastlog.perf.group_consuming import LIST_MESSAGES
-from fastlog.perf.sending import Interval
+from fastlog.perf.sending import ReportInterval
 from fastlog.producer import Crc32Partitioner
 from fastlog.testing import RunningBroker, RunningZooKeeper
 from tests.harness.broker import wait_until
@@ -164,7 +164,7 @@ def test_every_way_of_a_group_reads_the_same(brokers: dict[int, RunningBroker], 
             producer.send(topic, b"x" * (number % 100), key=f"{number}")
     size = sum(number % 100 for number in range(2000))
     given: dict[str, Any] = {"zk_connect": connect, "topic": topic}
-    intervals: list[Interval] = []
+    intervals: list[ReportInterval] = []
     for mode in MODES:
         found = measure_consumer(ConsumerOptions(**given, mode=mode, reporting_interval=300), intervals.append)
         assert found.complete and (found.messages, found.payload_bytes) == (2000, size), mode

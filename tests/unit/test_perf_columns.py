@@ -12,8 +12,8 @@ import pytest
 from fastlog.errors import ConfigError
 from fastlog.perf import columns
 from fastlog.perf.consuming import ConsumerFigures, ConsumerOptions
-from fastlog.perf.latencies import Latencies
-from fastlog.perf.producing import Interval, ProducerFigures, ProducerOptions
+from fastlog.perf.latencies import LatencyHistogram
+from fastlog.perf.producing import ProducerFigures, ProducerOptions, ReportInterval
 
 STARTED = 1_321_873_200_007  # 2011-11-21 11:00:00.007 UTC
 
@@ -66,7 +66,7 @@ def consumed(**changes: object) -> ConsumerFigures:
     return dataclasses.replace(figures, **changes)  # type: ignore[arg-type]
 
 
-INTERVAL = Interval(3, STARTED / 1000 + 0.0005, 0.5, 5000, 1_000_000, 15_000, 3_000_000)
+INTERVAL = ReportInterval(3, STARTED / 1000 + 0.0005, 0.5, 5000, 1_000_000, 15_000, 3_000_000)
 DATE = columns.date_formatter(columns.DATE_FORMAT)
 
 
@@ -126,7 +126,7 @@ def test_no_time_at_all_divides_as_in_java() -> None:
 
 
 def test_kafka_prints_its_own_line() -> None:
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     for number in range(1, 1001):
         latencies.add(number * 100_000)
     found = columns.kafka_total(produced(latencies=latencies))
@@ -222,7 +222,7 @@ def test_the_summary_has_both_times_and_says_what_the_clock_is() -> None:
 
 
 def test_latencies_say_from_when_to_when() -> None:
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     latencies.add(1_500_000)
     options = ProducerOptions(brokers="h:1", topic="t", messages=1, rate=10, acks="flushed")
     text = "\n".join(columns.producer_summary(produced(options=options, latencies=latencies)))

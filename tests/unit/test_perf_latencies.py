@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from fastlog.errors import TransportError
-from fastlog.perf.latencies import Latencies, Pacer, Timed
+from fastlog.perf.latencies import LatencyHistogram, Pacer, Timed
 from fastlog.perf.timeline import Timeline
 from fastlog.producer.hooks import Delivery
 
@@ -25,7 +25,7 @@ def test_percentiles_are_those_of_the_sorted_values(seed: int) -> None:
     """Nearest rank, at most a microsecond or half a percent off, over eight orders of magnitude."""
     source = random.Random(seed)
     values = [int(10 ** source.uniform(3, 11)) for _ in range(5000)]
-    found = Latencies()
+    found = LatencyHistogram()
     for value in values:
         found.add(value)
     values.sort()
@@ -37,25 +37,25 @@ def test_percentiles_are_those_of_the_sorted_values(seed: int) -> None:
 
 
 def test_no_percentile_is_above_the_maximum() -> None:
-    found = Latencies()
+    found = LatencyHistogram()
     found.add(1_000_001)
     assert found.percentile_ms(50) == found.percentile_ms(99.9) == pytest.approx(1.0, rel=0.01)
     assert found.percentile_ms(100) <= found.max_ns / MS
 
 
 def test_nothing_measured_is_all_zeros() -> None:
-    assert set(Latencies().as_dict().values()) == {0}
+    assert set(LatencyHistogram().as_dict().values()) == {0}
 
 
 def test_the_object_has_count_and_the_promised_percentiles() -> None:
-    found = Latencies()
+    found = LatencyHistogram()
     found.add(2 * MS, 3)
     assert list(found.as_dict()) == ["count", "mean", "p50", "p95", "p99", "p99.9", "max"]
     assert found.as_dict()["count"] == 3
 
 
 def test_merged_is_as_counted_together() -> None:
-    one, two, both = Latencies(), Latencies(), Latencies()
+    one, two, both = LatencyHistogram(), LatencyHistogram(), LatencyHistogram()
     for number in range(1000):
         (one if number % 3 else two).add(number * 10_000)
         both.add(number * 10_000)
@@ -64,7 +64,7 @@ def test_merged_is_as_counted_together() -> None:
 
 
 def test_threads_lose_no_count() -> None:
-    found = Latencies()
+    found = LatencyHistogram()
 
     def count() -> None:
         for _ in range(2000):
@@ -102,7 +102,7 @@ def test_a_fractional_rate_keeps_its_pace() -> None:
 
 def test_each_message_of_a_send_has_its_own_intended_time() -> None:
     """Deliveries of parts of a call continue where the one before ended."""
-    found = Latencies()
+    found = LatencyHistogram()
     now = [10 * MS]
     timed = Timed(found, 0, MS, clock=lambda: now[0])
     timed(delivery(2))  # intended at 0 and 1 ms
@@ -113,7 +113,7 @@ def test_each_message_of_a_send_has_its_own_intended_time() -> None:
 
 
 def test_what_failed_has_no_latency() -> None:
-    found = Latencies()
+    found = LatencyHistogram()
     timed = Timed(found, 0, MS, clock=lambda: 10 * MS)
     timed(delivery(3, TransportError("gone")))
     assert found.count == 0

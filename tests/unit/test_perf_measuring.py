@@ -11,12 +11,12 @@ import pytest
 
 from fastlog.errors import ConfigError, InvalidMessageError, WrongPartitionError
 from fastlog.perf.consuming import ConsumerOptions, ConsumerRun, LocalReadError, measure_consumer
-from fastlog.perf.producer_options import Progress
+from fastlog.perf.producer_options import SendingProgress
 from fastlog.perf.producing import (
-    Interval,
     MessagesMissingError,
     ProducerOptions,
     ProducerRun,
+    ReportInterval,
     measure_producer,
 )
 from fastlog.wire import requests as rq
@@ -190,7 +190,7 @@ class Stop(BaseException):
 
 @pytest.mark.slow
 def test_an_interrupted_run_ends_and_has_figures() -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: SendingProgress) -> None:
         if progress.messages > 0:
             raise Stop
 
@@ -233,7 +233,7 @@ def test_a_stall_shows_in_the_latencies_of_all_that_waited() -> None:
 
 
 def test_intervals_are_told_as_they_pass() -> None:
-    told: list[Interval] = []
+    told: list[ReportInterval] = []
     with FakeBroker() as fake:
         measure_producer(options(fake, messages=1000, threads=2, reporting_interval=200), told.append)
     for thread in (0, 1):
@@ -373,7 +373,7 @@ def test_fewer_threads_than_partitions_read_one_after_another() -> None:
 
 @pytest.mark.slow
 def test_intervals_of_a_consumer_are_told_with_the_rest_at_the_end() -> None:
-    told: list[Interval] = []
+    told: list[ReportInterval] = []
     for mode in ("messages", "numpy"):
         told.clear()
         with FakeBroker() as fake:
