@@ -61,8 +61,9 @@ def put(broker: FakeBroker, first: int, count: int, partition: int = 0) -> int:
 
 def load_options(broker: FakeBroker, **fields: Any) -> LoadOptions:
     source = {"brokers": f"127.0.0.1:{broker.port}", "subscribe": "t", "envelope": "true"}
+    source |= fields.pop("source", {})
     given = {"starting": {"startingOffsets": "earliest"}, "shown": False, **fields}
-    return LoadOptions(source=source | fields.pop("source", {}), **given)
+    return LoadOptions(source=source, **given)
 
 
 def expected(*parts: tuple[int, int]) -> list[bytes]:
