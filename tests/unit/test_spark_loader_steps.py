@@ -133,9 +133,9 @@ def test_what_is_loaded_again_takes_the_place_of_what_was_there(
     again.run(again_from=OffsetSpec("offsets", by_partition=((ONE, place),)))
     assert rows_in(tmp_path) == before
     found = again.totals.to_json()
-    names = ("batches", "rows", "failures", "latency_ms", "files")
+    names = ("batches", "rows", "replaced_rows", "failures", "latency_ms", "files")
     assert {name: found[name] for name in names} == {
-        "batches": 1, "rows": 6, "failures": 2, "latency_ms": None, "files": 4,
+        "batches": 1, "rows": 6, "replaced_rows": 6, "failures": 2, "latency_ms": None, "files": 4,
     }  # fmt: skip
     assert len(frames) == 3
     touched = set(frames[0])
@@ -185,7 +185,7 @@ def test_files_of_a_refused_replacement(
     with pytest.raises(type(error)):
         made.run(again_from=OffsetSpec("offsets", by_partition=((ONE, 0),)))
     assert (files_on_disk(tmp_path) > before) == stay
-    assert (made.totals.rows, made.totals.batches) == (0, 0)
+    assert (made.totals.rows, made.totals.replaced_rows, made.totals.batches) == (0, 0, 0)
 
 
 # -- which files may have rows of a range ------------------------------------------------------------------------------

@@ -275,10 +275,11 @@ class Loader:
         new: list[NewFile] = []
         kept: list[NewFile] = []
         rejected: list[NewFile] = []
+        replaced_rows = 0
         if batch.to_read:
             self._fit()
             if replaced:
-                kept = self._kept(batch, replaced)
+                kept, replaced_rows = self._kept(batch, replaced)
             try:
                 new, rejected = self._written(plan, batch)
             except BaseException:
@@ -305,6 +306,7 @@ class Loader:
             raise
         now_us = time.time_ns() // 1000
         self.totals.add(batch, rows, len(files))
+        self.totals.replaced_rows += replaced_rows
         self.totals.rejected += refused.rows
         if not replaced:
             unknown = self.totals.latencies.add_table(self._lake.location, files, ("timestamp",), now_us)
@@ -369,8 +371,8 @@ class Loader:
                 rejects.discard(Rejected(rejected, {}))
                 raise
 
-    def _kept(self, batch: LoadBatch, replaced: list[ActiveFile]) -> list[NewFile]:
-        """Files with the rows of replaced ones that are not in a batch's ranges."""
+    def _kept(self, batch: LoadBatch, replaced: list[ActiveFile]) -> tuple[list[NewFile], int]:
+        """Files with the rows of replaced ones that are not in a batch's ranges, and how many rows are in them."""
         if isinstance(self._lake, IcebergLake):
             from fastlog.spark.frame_files import read_files
 
@@ -379,8 +381,7 @@ class Loader:
             old = read_table(self._spark.session, self._lake.location, replaced)
         count = old.count()
         kept = self._staging.write(old.where(~_inside(batch)))
-        self.totals.replaced_rows += count - sum(file.rows for file in kept)
-        return kept
+        return kept, count - sum(file.rows for file in kept)
 
     @property
     def _by_sql(self) -> bool:
