@@ -247,6 +247,17 @@ def test_a_key_needs_all_brokers_and_works_when_they_answer() -> None:
         assert stored(one).count(b"0") + stored(two).count(b"0") == 1
 
 
+def test_what_may_go_anywhere_goes_to_brokers_that_seem_to_work() -> None:
+    """To all when none does, and of a topic that was there before, too."""
+    with FakeBroker() as one, FakeBroker() as two, Producer(f"0:{one.address},1:{two.address}") as producer:
+        for broker in (0, 1):  # both are connected from here on
+            producer.send("t", b"x", partition=(broker, 0))
+        links = producer._router.links
+        for broker, is_up, expected in ((0, True, {0, 1}), (0, False, {1}), (1, False, {0, 1}), (1, True, {1})):
+            links[broker]._set_up(is_up)
+            assert {producer._router.choose("t", None, None).broker for _ in range(100)} == expected
+
+
 # --- ZooKeeper: any one call fails ---
 
 
