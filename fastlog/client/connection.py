@@ -45,6 +45,9 @@ def _send_unpaced(sock: socket.socket) -> None:
 class ConnectionEnded(TransportError):
     """The other side closed or reset the connection."""
 
+    is_silent = False
+    """It was closed in order, and no byte had come that was not taken: as Kafka 0.7 ends it on an unknown request."""
+
 
 class ConnectionRefused(TransportError):
     """No address of a broker answers, and at least one refuses: there is a machine, and nothing listens on it yet."""
@@ -208,7 +211,9 @@ class Connection:
             with self._waiting():
                 return self._inbox.take(self._socket.fileno(), math.ceil(slice_of(max(0.0, seconds)) * 1000))
         except EOFError:
-            raise ConnectionEnded(f"{self.peer} closed the connection") from None
+            ended = ConnectionEnded(f"{self.peer} closed the connection")
+            ended.is_silent = not self._inbox.held_bytes
+            raise ended from None
         except OSError as error:
             raise self._broken(error) from error
 
@@ -244,6 +249,12 @@ class Broker:
         self.timeout = timeout
         self._waiting = waiting
         self._offers_metadata: bool | None = None
+        self._closings = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """It was taken for one of Kafka 0.7, and no connection has been made since."""
+        return self._offers_metadata is False
 
     def connect(
         self,
@@ -258,6 +269,14 @@ class Broker:
             ConnectionRefused: none does, and one of them refuses.
             TransportError: none does; every address tried is listed with its own reason.
         """
+        made = self._connect(max_answer_bytes, receive_buffer_bytes, send_buffer_bytes)
+        if self._offers_metadata is False:
+            self._offers_metadata = None  # what looked like Kafka 0.7 may have been a proxy without a broker behind it
+        return made
+
+    def _connect(
+        self, max_answer_bytes: int, receive_buffer_bytes: int | None = None, send_buffer_bytes: int | None = None
+    ) -> Connection:
         reasons = []
         failure: type[TransportError] = TransportError
         for address in self.addresses:
@@ -307,28 +326,32 @@ class Broker:
         """What the broker says about itself and the topics, on a connection of its own; None from a plain 0.7 broker.
 
         A 0.7 broker closes the connection on a request it does not know. That looks the same as a process that dies
-        just then, so the first refusal is asked for again.
+        just then, so the first refusal is asked for again; and once more after each new connection (``connect``). A
+        connection that breaks in another way says nothing of the broker.
 
         Raises:
             TransportError: no connection, or no answer in time.
             BrokerError: the broker refuses the request.
             ProtocolError: what came is no answer to it.
         """
-        refusals = 0
+        failures = 0
         while self._offers_metadata is not False:
-            with self.connect(MAX_METADATA_BYTES) as connection:
+            with self._connect(MAX_METADATA_BYTES) as connection:
                 try:
                     answer = _metadata(connection, topics, requests.METADATA_VERSION)
                     if answer.error == UnsupportedVersionError.code:  # a broker of an earlier fastlog
+                        self._offers_metadata = True
                         answer = _metadata(connection, topics, requests.OWN_VERSION)
-                except ConnectionEnded:
-                    refusals += 1
-                    if self._offers_metadata:
-                        if refusals > _PROBES:
-                            raise
-                        pause(0.1, self._waiting)
-                    elif refusals == _PROBES:
-                        self._offers_metadata = False
+                except ConnectionEnded as error:
+                    if error.is_silent and not self._offers_metadata:
+                        self._closings += 1
+                        if self._closings >= _PROBES:
+                            self._offers_metadata = False
+                        continue
+                    failures += 1
+                    if failures > _PROBES:
+                        raise
+                    pause(0.1, self._waiting)
                     continue
             if answer.correlation_id != _METADATA_ID:
                 raise ProtocolError(
@@ -337,6 +360,7 @@ class Broker:
             if answer.error:
                 raise error_for(answer.error, broker=", ".join(map(str, self.addresses)))
             self._offers_metadata = True
+            self._closings = 0
             return answer
         return None
 

@@ -117,7 +117,9 @@ class MessageTopics:
         self, offer: Offer, topic: str, partition: int, offset: int, wanted: int, wait: float
     ) -> Chunk | None:
         reader = self._readers.get((topic, partition))
-        if reader is None:
+        if reader is None or reader.offer != offer:
+            if reader is not None:
+                reader.close()
             reader = open_reader(self._channel, offer, topic, partition, offset, wanted, ahead=False, local=self._local)
             self._readers[topic, partition] = reader
             if len(self._readers) > _KEPT_READERS:

@@ -26,7 +26,8 @@ class Offer:
 
 
 class Offers:
-    """Asks on a connection of its own, when somebody wants to know for the first time. Safe in several threads."""
+    """Asks on a connection of its own, when somebody wants to know for the first time; of a broker that was taken for
+    one of Kafka 0.7, as often as that is open again. Safe in several threads."""
 
     def __init__(self, broker: Broker, max_message_bytes: int | None) -> None:
         self._broker = broker
@@ -36,11 +37,16 @@ class Offers:
 
     def get(self) -> Offer:
         """The offer. Raises ``TransportError`` while the broker cannot be asked."""
-        if self._known is None:
+        known = self._known
+        if known is None or self._is_open(known):
             with self._lock:
-                if self._known is None:
-                    self._known = self._ask()
-        return self._known
+                known = self._known
+                if known is None or self._is_open(known):
+                    known = self._known = self._ask()
+        return known
+
+    def _is_open(self, known: Offer) -> bool:
+        return not known.own_requests and not self._broker.is_plain
 
     def _ask(self) -> Offer:
         metadata = self._broker.metadata_or_none(())

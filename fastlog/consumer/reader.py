@@ -71,7 +71,8 @@ class Reader:
         """Local files count also where the broker is on another machine."""
         self.local_refused = "" if local is not None else "not asked for"
         self._channel = channel
-        self._offer = offer
+        self.offer = offer
+        """What the broker said that it offers."""
         self._topic = topic
         self._partition = partition
         self._fetch_bytes = fetch_bytes
@@ -114,7 +115,7 @@ class Reader:
         self._asked_bytes = 0  # what an interrupted call has asked for is for another place
         self.offset = offset
         self._fetch_bytes = fetch_bytes
-        self._limit_bytes = max(fetch_bytes, self._offer.max_message_bytes + HEADER_BYTES[1])
+        self._limit_bytes = max(fetch_bytes, self.offer.max_message_bytes + HEADER_BYTES[1])
 
     def log_end(self, broker: Broker) -> int:
         """Up to where the partition can be read once all of it is flushed; the own offset where nobody can say."""
@@ -156,7 +157,7 @@ class Reader:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            if not self._offer.held_fetch or not self._offer.max_wait_ms:
+            if not self.offer.held_fetch or not self.offer.max_wait_ms:
                 pause(min(pause_seconds, left))
                 self._channel.check()
                 pause_seconds = min(2 * pause_seconds, _MOST_PAUSE)
@@ -275,7 +276,7 @@ class Reader:
 
     def _opened(self, body: memoryview) -> memoryview:
         """The bytes of the log in the body of an answer; raises ``BrokerError`` for an error code in it."""
-        if not self._offer.held_fetch:
+        if not self.offer.held_fetch:
             error, data = responses.split_fetch(body)
             detail = ""
             if not error and not data:
@@ -297,11 +298,11 @@ class Reader:
 
     def _post(self, wait: float, max_bytes: int) -> None:
         self._asked_bytes = max_bytes
-        if not self._offer.held_fetch:
+        if not self.offer.held_fetch:
             frame = requests.encode_fetch(self._topic, self._partition, self.offset, max_bytes)
             self._channel.post(frame, max_bytes + _FRAME_HEAD_BYTES)
             return
-        wait_ms = min(int(wait * 1000), _HOLD_MS, self._offer.max_wait_ms)
+        wait_ms = min(int(wait * 1000), _HOLD_MS, self.offer.max_wait_ms)
         frame = requests.encode_held_fetch(
             self._next_id(), wait_ms, 1, self._topic, self._partition, self.offset, max_bytes
         )

@@ -421,7 +421,9 @@ class SimpleConsumer:
         if topic in self._looked_up:
             return
         metadata = self._broker.metadata_or_none((topic,))
-        if metadata is not None and any(found.name == topic and found.error for found in metadata.topics):
+        if metadata is None:
+            return
+        if any(found.name == topic and found.error for found in metadata.topics):
             self._is_of_records(topic)
         self._looked_up.add(topic)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Sequence
 from typing import Self
@@ -93,3 +94,29 @@ class Proxy(Server):
             count = min(wanted, self._left)
             self._left -= count
             return count
+
+
+class BreakingProxy(Proxy):
+    """Breaks the next connections off, each as the next of ``breaks`` says, once it has carried a request.
+
+    ``reset``; ``closed``, in order, and without a byte of an answer; or ``half``, in order, in the midst of the answer.
+    """
+
+    def __init__(self, targets: Sequence[int], breaks: Sequence[str]) -> None:
+        super().__init__(targets)
+        self.breaks = list(breaks)
+
+    def serve(self, connection: socket.socket) -> None:
+        """Carry both ways, or break off."""
+        if not self.breaks:
+            super().serve(connection)
+            return
+        how = self.breaks.pop(0)
+        self.connections += 1
+        request = connection.recv(_PIECE_BYTES)
+        if how == "half":
+            with socket.create_connection(("127.0.0.1", self.targets[0])) as broker:
+                broker.sendall(request)
+                connection.sendall(broker.recv(_PIECE_BYTES)[:6])
+        elif how == "reset":
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -26,6 +26,7 @@ from fastlog.wire import responses as rs
 from fastlog.wire.fields import frame
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.proxy import BreakingProxy
 from tests.harness.timing import PATIENCE, sooner_than
 
 BODY = b"an answer of some bytes"
@@ -333,6 +334,61 @@ def test_a_broker_that_closes_once_is_asked_again() -> None:
         answer = Broker(fake.address, PATIENCE).metadata_or_none()
         assert answer is not None
         assert answer.broker_id == 5
+
+
+@pytest.mark.parametrize("how", ["reset", "half"])
+def test_a_connection_that_breaks_in_another_way_than_kafka_07_ends_one_says_nothing_of_the_broker(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(connection_module, "pause", lambda seconds, waiting: pauses.append(seconds))
+    with FakeBroker(hook=Asked()) as fake, BreakingProxy([fake.port], [how] * 5) as proxy:
+        broker = Broker(proxy.address, PATIENCE)
+        with pytest.raises(ConnectionEnded):
+            broker.metadata_or_none()
+        assert (proxy.connections, pauses, broker.is_plain) == (3, [0.1, 0.1], False)
+        assert broker.metadata_or_none() is not None
+        assert proxy.connections == 6
+
+
+def test_what_was_taken_for_a_plain_broker_is_asked_once_more_after_each_new_connection() -> None:
+    """Through a proxy that closes what it cannot carry; a plain broker itself does the same for ever."""
+    with FakeBroker(hook=Asked()) as fake, BreakingProxy([fake.port], ["closed"] * 2) as proxy:
+        broker = Broker(proxy.address, PATIENCE)
+        assert broker.metadata_or_none() is None
+        assert broker.metadata_or_none() is None
+        assert (proxy.connections, broker.is_plain) == (2, True)
+        proxy.breaks = []
+        connect_and_ask(broker)
+        assert not broker.is_plain
+        proxy.breaks = ["closed"]
+        assert broker.metadata_or_none() is None
+        assert (proxy.connections, broker.is_plain) == (4, True)
+        connect_and_ask(broker)
+        assert broker.metadata_or_none() is not None
+        proxy.breaks = ["closed"] * 3  # what has answered is no plain one
+        with pytest.raises(ConnectionEnded):
+            broker.metadata_or_none()
+
+
+def connect_and_ask(broker: Broker) -> None:
+    """A connection of somebody else, which the server is sure to have met."""
+    with broker.connect() as connection:
+        assert connection.request(rq.encode_metadata(1, (), rq.METADATA_VERSION))
+
+
+def test_a_broker_that_closes_at_the_second_form_of_the_question_is_no_plain_one() -> None:
+    """It has answered the first."""
+
+    def other_version(request: rq.MetadataRequest) -> bytes:
+        found = rs.MetadataAnswer(request.correlation_id, UnsupportedVersionError.code, 0, "", -1, 0, 0, 0, 0, 0, ())
+        return rs.encode_metadata(found, request.version)
+
+    with FakeBroker(hook=Asked(*(other_version, closes) * 3)) as fake:
+        broker = Broker(fake.address, PATIENCE)
+        with pytest.raises(ConnectionEnded):
+            broker.metadata_or_none()
+        assert not broker.is_plain
 
 
 @pytest.mark.parametrize(("times", "is_answered"), [(1, True), (2, True), (3, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import socket
@@ -28,6 +29,7 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.consumers import PAYLOADS, consumer_of, with_log
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.proxy import BreakingProxy
 from tests.harness.timing import PATIENCE, sooner_than
 
 # -- connections -----------------------------------------------------------------------------------------------------
@@ -297,6 +299,37 @@ def test_refusals_of_one_request_do_not_break_the_connection() -> None:
         source, reason = consumer.source_of("t", 0)
         assert source == "socket"
         assert "principal" in reason
+
+
+def test_a_broker_behind_a_proxy_that_breaks_off_is_not_taken_for_one_of_kafka_07_for_ever() -> None:
+    """Neither what the consumer knows of topics nor how it reads stays as it was in the first minute."""
+    with (
+        with_log(pack(PAYLOADS)) as fake,
+        BreakingProxy([fake.port], ["closed"] * 3) as proxy,
+        SimpleConsumer("127.0.0.1", proxy.port, timeout=PATIENCE, local="off") as consumer,
+    ):
+        assert consumer.metadata() is None
+        assert proxy.breaks == ["closed"]
+        proxy.breaks = []
+        assert consumer.fetch("t", 0, 0).payloads() == PAYLOADS  # as of a plain broker, on a new connection
+        assert fake.seen["HeldFetchRequest"] == 0
+        assert consumer.fetch("t", 0, 0).payloads() == PAYLOADS
+        assert fake.seen["HeldFetchRequest"] == 1
+        asked = fake.seen["MetadataRequest"]
+        assert consumer.fetch("t", 0, 0).payloads() == PAYLOADS
+        assert (fake.seen["HeldFetchRequest"], fake.seen["MetadataRequest"]) == (2, asked)
+
+
+def test_a_plain_broker_is_asked_once_in_an_iteration_and_not_by_calls_on_the_same_connection() -> None:
+    with with_log(pack(PAYLOADS), own=False) as fake, consumer_of(fake, local="off") as consumer:
+        asked = []
+        for _ in range(3):
+            assert list(consumer.payloads("t", 0)) == PAYLOADS
+            asked.append(fake.seen["MetadataRequest"])
+        assert [later - sooner for sooner, later in itertools.pairwise(asked)] == [1, 1]
+        for _ in range(5):
+            assert consumer.fetch("t", 0, 0).payloads() == PAYLOADS
+        assert fake.seen["MetadataRequest"] == asked[-1]
 
 
 def test_what_comes_unasked_is_not_taken_for_the_next_answer() -> None:
