@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -94,10 +95,11 @@ class Producer:
         partition: PartitionChoice = None,
         headers: Headers | None = None,
         timestamp: int | None = None,
+        keys: Sequence[Any] | None = None,
     ) -> None:
         """Return when a value, or a list of values, is queued; wait while the queue has no room.
 
-        ``key``, ``partition``, ``headers`` and ``timestamp`` as in ``fastlog.Producer.send``.
+        ``key``, ``keys``, ``partition``, ``headers`` and ``timestamp`` as in ``fastlog.Producer.send``.
 
         Raises:
             MessageTooLargeError, InvalidTopicError, WrongPartitionError, ArgumentError: nothing was queued.
@@ -114,14 +116,14 @@ class Producer:
             and type(topic) is str
             and self._sends < _SENDS_IN_A_ROW
             and self._threads.is_bound_to(asyncio.get_running_loop())
-            and self._router.knows(topic, key is not None)
+            and self._router.knows(topic, key is not None or keys is not None)
         ):
             try:
-                self._producer.send(topic, value, key=key, headers=headers, timestamp=timestamp)
+                self._producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, keys=keys)
                 return
             except QueueFullError:
                 pass
-        data = ProducerData(topic, key, value, partition=partition, headers=headers, timestamp=timestamp)
+        data = ProducerData(topic, value, key=key, keys=keys, partition=partition, headers=headers, timestamp=timestamp)
         await self._queue(data, None)
 
     async def send_and_wait(
@@ -133,6 +135,7 @@ class Producer:
         partition: PartitionChoice = None,
         headers: Headers | None = None,
         timestamp: int | None = None,
+        keys: Sequence[Any] | None = None,
     ) -> tuple[Delivery, ...]:
         """The same, and return what became of the messages once the broker has answered, as a synchronous ``send``.
 
@@ -146,7 +149,7 @@ class Producer:
             return ()
         answer = _Answer(self, self._threads.loop().create_future(), count)
         kept = kept_headers(headers)
-        data = ProducerData(topic, key, value, partition=partition, headers=kept, timestamp=timestamp)
+        data = ProducerData(topic, value, key=key, keys=keys, partition=partition, headers=kept, timestamp=timestamp)
         await self._queue(data, answer)
         if not self._is_send_due:  # once for all tasks that send now, so that their messages go together
             self._is_send_due = True
@@ -163,8 +166,10 @@ class Producer:
         if self._sends > _SENDS_IN_A_ROW:
             self._sends = 0
             await asyncio.sleep(0)  # a task that only sends would leave no turn to the others
-        if isinstance(data.topic, str) and not self._knows(data.topic, data.key, data.partition):
-            await self._ask(data.topic, data.key, data.partition)
+        keys = data.keys_of_values
+        asked = [data.key] if keys is None else [key for key in keys if key is not None] or [None]
+        if isinstance(data.topic, str) and not self._knows(data.topic, asked[0], data.partition):
+            await self._ask(data.topic, asked, data.partition)
         if not self._in_line:
             try:
                 self._put(data, answer)
@@ -195,6 +200,7 @@ class Producer:
             on_delivery=None if answer is None else answer.note,
             headers=data.headers,
             timestamp=data.timestamp,
+            keys=data.keys,
         )
 
     async def _put_with_room(self, data: ProducerData, answer: _Answer | None) -> None:
@@ -226,21 +232,23 @@ class Producer:
             return self._router.knows(topic, key is not None and partition is None)
         return not self._uses_zookeeper and (topic, "", repr(partition)) in self._asked
 
-    async def _ask(self, topic: str, key: Any, partition: PartitionChoice) -> None:
-        """Have a thread find the buffer, once for all who wait for the same."""
+    async def _ask(self, topic: str, keys: list[Any], partition: PartitionChoice) -> None:
+        """Have a thread find the buffers, once for all who wait for the same."""
         self._producer._check_usable()
-        mark = topic, repr(key) if self._uses_zookeeper and key is not None else str(key is not None), repr(partition)
+        has_keys = keys != [None]
+        mark = topic, repr(keys) if self._uses_zookeeper and has_keys else str(has_keys), repr(partition)
         if partition is not None and partition != -1:
             mark = topic, "", repr(partition)
         asked = self._asked.get(mark)
         if asked is None:
-            asked = self._threads.start(self._choose, topic, key, partition)
+            asked = self._threads.start(self._choose, topic, keys, partition)
             self._asked[mark] = asked
             asked.add_done_callback(lambda done: self._asked_done(mark, done))
         await asyncio.shield(asked)
 
-    def _choose(self, topic: str, key: Any, partition: PartitionChoice) -> None:
-        self._router.choose(topic, key, partition)
+    def _choose(self, topic: str, keys: list[Any], partition: PartitionChoice) -> None:
+        for key in keys:
+            self._router.choose(topic, key, partition)
 
     def _asked_done(self, mark: tuple[str, str, str], done: asyncio.Future[None]) -> None:
         if mark[1] or self._uses_zookeeper or done.cancelled() or done.exception() is not None:

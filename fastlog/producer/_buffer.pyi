@@ -58,10 +58,12 @@ class Buffer:
         seal: bool = False,
         unbounded: bool = False,
         parts: Parts | None = None,
+        keys: Sequence[bytes | None] | None = None,
     ) -> int:
         """Add messages from index ``start`` on until the queue is full; return the index of the first one not added.
 
         ``unbounded`` passes over the bound; ``seal`` finishes the frame behind the last one; ``ticket`` comes back
-        with what became of the messages; ``parts`` is what records have besides their values. The caller has checked
+        with what became of the messages; ``parts`` is what records have besides their values, ``keys`` their
+        keys where each has its own. The caller has checked
         that no payload is too large, and that none is None where messages have no nulls.
         """

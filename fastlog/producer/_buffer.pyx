@@ -16,7 +16,7 @@ from fastlog.producer._frames cimport (
     BLOCK_BYTES, ENTRY_HEADER_BYTES, GIL_BYTES, Chunk, Frame, checksum, finish_frame, free_memory, monotonic_ns,
     new_memory, put_entry,
 )
-from fastlog.producer._parts cimport Parts, RecordParts, parts_bytes
+from fastlog.producer._parts cimport Parts, RecordParts, parts_bytes, set_key
 from fastlog.producer._tickets cimport Ticket, new_ticket
 
 from fastlog.errors import ArgumentError, ClosedError, MessageTooLargeError
@@ -86,21 +86,27 @@ cdef class Buffer:
         self.put(payload, checksum(payload), NULL)
 
     def extend(self, list payloads, Py_ssize_t start=0, ticket=None, bint seal=False, bint unbounded=False,
-               Parts parts=None):
+               Parts parts=None, list keys=None):
         """Add messages from index ``start`` on until the queue is full; return the index of the first one not added.
 
-        ``unbounded`` passes over the bound; ``seal`` finishes the frame behind the last one. The caller has checked that
-        the payloads are bytes that are not too large.
+        ``unbounded`` passes over the bound; ``seal`` finishes the frame behind the last one; ``keys``: of each record, in
+        place of that of ``parts``. The caller has checked that the payloads are bytes that are not too large.
         """
         cdef Py_ssize_t i = start, count = len(payloads), position
         cdef uint32_t crc
         cdef object payload
         cdef int collecting
         cdef const RecordParts* record = NULL if parts is None else &parts.record
+        cdef RecordParts own
+        if keys is not None and parts is not None:
+            own = parts.record
+            record = &own
         while i < count and (unbounded or not self.quota.is_full()):
             payload = payloads[i]
             if not PyBytes_CheckExact(payload) and (payload is not None or self.lane is None):
                 raise ArgumentError(f"a payload is bytes, not {type(payload).__name__}")
+            if record == &own:
+                set_key(&own, keys[i])
             crc = checksum(payload) if self.lane is None else 0
             if ticket is None:
                 self.put(payload, crc, record)

@@ -29,6 +29,9 @@ cdef class Parts:
 # look at.
 cdef Py_ssize_t simple_key(object key, const uint8_t** p) noexcept
 
+# A key that is bytes, or None. Raises ArgumentError for another.
+cdef int set_key(RecordParts* out, object key) except -1
+
 # Whether headers can be asked for again: an iterator has none left for Python code to look at.
 cdef bint are_lasting(object headers) noexcept
 

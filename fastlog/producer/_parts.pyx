@@ -63,13 +63,9 @@ cdef void begin_parts(RecordParts* out) noexcept:
 @cython.final
 cdef class Parts:
     def __cinit__(self, key=None, headers=None, timestamp=None):
-        if key is not None and not PyBytes_CheckExact(key):
-            raise ArgumentError(f"the key of a record is bytes, not {type(key).__name__}")
         begin_parts(&self.record)
+        set_key(&self.record, key)
         self.key = key
-        if key is not None:
-            self.record.key = <const uint8_t*>PyBytes_AS_STRING(key)
-            self.record.key_bytes = PyBytes_GET_SIZE(key)
         if headers is not None:
             self.headers = pack_headers(headers)
             set_headers(&self.record, self.headers)
@@ -79,6 +75,15 @@ cdef class Parts:
     @property
     def size_bytes(self):
         return parts_bytes(&self.record)
+
+
+cdef int set_key(RecordParts* out, object key) except -1:
+    out.key, out.key_bytes = NULL, -1
+    if key is not None:
+        if not PyBytes_CheckExact(key):
+            raise ArgumentError(f"the key of a record is bytes, not {type(key).__name__}")
+        out.key, out.key_bytes = <const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+    return 0
 
 
 cdef void set_headers(RecordParts* out, bytes packed) noexcept:

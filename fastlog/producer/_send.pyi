@@ -1,5 +1,5 @@
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from fastlog.producer._buffer import Buffer
@@ -84,6 +84,7 @@ class SendPath:
         on_delivery: Callable[[Delivery], object] | None = None,
         headers: Headers | None = None,
         timestamp: int | None = None,
+        keys: Sequence[Any] | None = None,
     ) -> tuple[Delivery, ...]:
         """Send a value, or a list of them, to a topic; or a list of ``ProducerData``.
 
@@ -92,7 +93,8 @@ class SendPath:
 
         A topic of record batches keeps the key; ``headers``, a mapping or pairs of a name and a value, as bytes or
         text, where a value may be None; and ``timestamp``, ms since 1970, by default those of now. A key with the value
-        None is a null there. All values of a list get the same.
+        None is a null there. All values of a list get the same; ``keys``, a list in place of ``key``, has one for each
+        of them, or None, and each value goes where it would go by itself, in order within a partition.
 
         A ``sync`` producer returns the deliveries and raises the first error among them. An ``async`` one returns an
         empty tuple once the messages are queued.

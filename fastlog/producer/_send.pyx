@@ -5,9 +5,10 @@ import os
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
 
 from fastlog._crc cimport crc32_span
-from fastlog.producer._buffer cimport Buffer
+from fastlog.producer._buffer cimport Buffer, Quota
 from fastlog.producer._frames cimport GIL_BYTES, checksum
 from fastlog.producer._parts cimport (
     RecordParts, are_lasting, begin_parts, checked_time, pack_headers, parts_bytes, set_headers, simple_key,
@@ -16,12 +17,17 @@ from fastlog.producer._stamp cimport Stamp, find_key
 
 
 cdef extern from "Python.h":
+    PyObject* PyList_GET_ITEM(object items, Py_ssize_t i)  # borrowed
+    Py_ssize_t PyList_GET_SIZE(object items)
     PyObject* PyDict_GetItemWithError(object mapping, object key) except? NULL  # borrowed
     bint PyUnicode_Check(object value)
     bint PyLong_CheckExact(object value)
     bint PyTuple_CheckExact(object value)
     bint PyCallable_Check(object value)
     bint PyList_CheckExact(object value)
+
+cdef enum:
+    ANYWHERE = 0xFFFFFFFF         # in place of the number of a buffer that a key has chosen
 
 cdef long long fork_generation = 0
 
@@ -186,23 +192,30 @@ cdef class Routes:
         return <Route>found
 
 
+cdef bytes begin_values(RecordParts* parts, object headers, object timestamp):
+    """Begin what all records of a call have in common; returns the bytes that ``parts`` then points to."""
+    cdef bytes packed = None
+    begin_parts(parts)
+    if headers is not None:
+        packed = pack_headers(headers)
+        set_headers(parts, packed)
+    if timestamp is not None:
+        parts.timestamp = checked_time(timestamp)
+    return packed
+
+
 cdef int put_record(Buffer buffer, object value, object key, object headers, object timestamp, object on_delivery) except -1:
     """Add a record, or one for each value of a list: 0 when that is not simple and nothing was added, 2 when a frame was
     finished."""
     cdef RecordParts parts
     cdef bytes packed                                     # holds what the parts point to
     cdef Py_ssize_t size = 0
-    begin_parts(&parts)
+    if headers is not None and not are_lasting(headers):
+        return 0
+    packed = begin_values(&parts, headers, timestamp)
     parts.key_bytes = simple_key(key, &parts.key)
     if parts.key_bytes < -1:
         return 0
-    if headers is not None:
-        if not are_lasting(headers):
-            return 0
-        packed = pack_headers(headers)
-        set_headers(&parts, packed)
-    if timestamp is not None:
-        parts.timestamp = checked_time(timestamp)
     if PyList_CheckExact(value):
         return buffer.put_all(<list>value, &parts) if on_delivery is None else 0
     if PyBytes_CheckExact(value):
@@ -214,6 +227,69 @@ cdef int put_record(Buffer buffer, object value, object key, object headers, obj
     if on_delivery is None:
         return 1 + buffer.put(value, 0, &parts)
     return 1 + buffer.put_called(value, 0, on_delivery, &parts) if PyCallable_Check(on_delivery) else 0
+
+
+cdef int put_keyed(Route route, Buffer named, list values, list keys, object headers, object timestamp) except -1:
+    """Add a list with a key for each of its values, each to the buffer that its key chooses, or all to ``named``: 0 when not
+    all of it is simple, and nothing was added."""
+    cdef RecordParts parts
+    cdef bytes packed                                     # holds what the parts point to
+    cdef Py_ssize_t i, n, total = 0, count = PyList_GET_SIZE(values)
+    cdef list keyed = route.keyed
+    cdef Buffer buffer, anywhere = named
+    cdef Quota quota
+    cdef bint has_more = headers is not None or timestamp is not None, is_full, is_finished = False
+    cdef uint32_t* chosen
+    cdef PyObject* value
+    if not count or PyList_GET_SIZE(keys) != count or (headers is not None and not are_lasting(headers)):
+        return 0
+    packed = begin_values(&parts, headers, timestamp)
+    if named is None:
+        anywhere = route.buffer_for_next()
+    quota = anywhere.quota
+    chosen = <uint32_t*>malloc(<size_t>count * sizeof(uint32_t))
+    if chosen == NULL:
+        raise MemoryError
+    try:
+        # From here to the end nothing gives up the GIL, so the lists stay as they are looked at.
+        for i in range(count):
+            parts.key_bytes = simple_key(<object>PyList_GET_ITEM(keys, i), &parts.key)
+            if parts.key_bytes < -1:
+                return 0
+            buffer = anywhere
+            chosen[i] = ANYWHERE
+            if named is None and parts.key_bytes >= 0:
+                if keyed is None:
+                    return 0
+                chosen[i] = (crc32_span(0, parts.key, <size_t>parts.key_bytes) & route.mask) % <uint32_t>PyList_GET_SIZE(keyed)
+                buffer = <Buffer>PyList_GET_ITEM(keyed, chosen[i])
+            if buffer.lane is None and has_more:
+                return 0
+            value = PyList_GET_ITEM(values, i)
+            n = 0
+            if PyBytes_CheckExact(<object>value):
+                n = PyBytes_GET_SIZE(<object>value)
+            elif <object>value is not None or buffer.lane is None or not (has_more or parts.key_bytes >= 0):
+                return 0
+            total += n
+            if n >= GIL_BYTES or n + (0 if buffer.lane is None else parts_bytes(&parts)) > buffer.max_payload:
+                return 0
+        if count > quota.max_messages - quota.messages or total > quota.max_bytes - quota.bytes:
+            return 0
+        for i in range(count):
+            parts.key_bytes = simple_key(<object>PyList_GET_ITEM(keys, i), &parts.key)
+            buffer = anywhere if chosen[i] == ANYWHERE else <Buffer>PyList_GET_ITEM(keyed, chosen[i])
+            value = PyList_GET_ITEM(values, i)
+            if buffer.lane is None:
+                is_full = buffer.put(<object>value, checksum(<object>value), NULL)
+            else:
+                is_full = buffer.put(<object>value, 0, &parts)
+            is_finished = is_finished or (is_full and chosen[i] == ANYWHERE)
+    finally:
+        free(chosen)
+    if is_finished and named is None and len(route.anywhere) > 1:
+        route.turn()
+    return 1
 
 
 cdef int put_stamped(Buffer buffer, Stamp stamp, object value, object key) except -1:
@@ -264,10 +340,12 @@ cdef class SendPath:
     def _is_forked(self):
         return self.born != fork_generation
 
-    def send(self, topic, value=None, *, key=None, partition=None, on_delivery=None, headers=None, timestamp=None):
+    def send(
+        self, topic, value=None, *, key=None, partition=None, on_delivery=None, headers=None, timestamp=None, keys=None
+    ):
         """Send a value, or a list of them, to a topic; or a list of ``ProducerData``.
 
-        ``key`` chooses the partition by the partitioner; ``partition`` chooses it by hand: a number, -1 for any, or
+        ``key`` chooses the partition by the partitioner, for all values, ``keys`` for each; ``partition`` chooses it by hand: a number, -1 for any, or
         (broker id, number) when there are several brokers. ``on_delivery`` is called with each ``Delivery``. A topic of
         record batches keeps the key, ``headers`` and ``timestamp``, and has nulls: the value None, with any of these.
         """
@@ -278,7 +356,15 @@ cdef class SendPath:
         if self.born == fork_generation:
             route = routes.last_route if topic is routes.last_topic else routes.find(topic)
             if route is not None:
-                if partition is not None:
+                if keys is not None:
+                    if (key is None and on_delivery is None and route.stamp is None and PyList_CheckExact(value)
+                            and PyList_CheckExact(keys)):
+                        buffer = None if partition is None else route.buffer_by_hand(partition)
+                        if (partition is None or buffer is not None) and \
+                                put_keyed(route, buffer, <list>value, <list>keys, headers, timestamp):
+                            return ()
+                    buffer = None
+                elif partition is not None:
                     buffer = route.buffer_by_hand(partition)
                 else:
                     buffer = route.buffer_for_next() if key is None else route.buffer_for_key(key)
@@ -303,4 +389,4 @@ cdef class SendPath:
                         if done > 1 and buffer is route.current and len(route.anywhere) > 1:
                             route.turn()
                         return ()
-        return self._send_slowly(topic, value, key, partition, on_delivery, headers, timestamp)
+        return self._send_slowly(topic, value, key, partition, on_delivery, headers, timestamp, keys)

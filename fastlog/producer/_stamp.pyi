@@ -16,8 +16,11 @@ class Stamp:
     def size_with(self, size: int, key: Any) -> int:
         """The bytes of a payload of ``size`` bytes with its envelope."""
 
-    def wrap_all(self, values: list[bytes], key: Any) -> list[bytes]:
-        """The payloads with an envelope each, numbered one after another; a key that is bytes or text is kept."""
+    def wrap_all(self, values: list[bytes], key: Any, keys: list[Any] | None = None) -> list[bytes]:
+        """The payloads with an envelope each, numbered one after another; a key that is bytes or text is kept.
+
+        ``keys``: of each, in place of ``key``.
+        """
 
     def hold(self) -> int:
         """The next number: from it on, nothing shows in ``take_runs`` before it is released."""
@@ -25,7 +28,7 @@ class Stamp:
     def release(self, number: int) -> None:
         """What was held is on its way, or was declared void."""
 
-    def begin(self, sending: Sending, values: list[bytes], key: Any) -> None:
+    def begin(self, sending: Sending, values: list[bytes], key: Any, keys: list[Any] | None = None) -> None:
         """Give ``sending`` its payloads, as ``wrap_all`` makes them, and hold their numbers for it.
 
         In one step, as ``end`` is: an interrupt comes before all of it or behind.

@@ -122,17 +122,22 @@ cdef class Stamp:
         memcpy(out + at, PyBytes_AS_STRING(value), <size_t>size)
         return made
 
-    def wrap_all(self, list values not None, key):
+    def wrap_all(self, list values not None, key, list keys=None):
         cdef const unsigned char* p
         cdef Py_ssize_t key_bytes = find_key(key, &p), i, count = len(values)
         cdef list made
         cdef bytes one
+        if keys is not None:
+            for i in range(count):
+                find_key(keys[i], &p)
         for i in range(count):
             if not PyBytes_CheckExact(values[i]):
                 raise ArgumentError(f"a payload is bytes, not {type(values[i]).__name__}")
         # The only step here that may run other code, since a collection of garbage may begin: no number is given yet.
         made = PyList_New(count)
         for i in range(count):
+            if keys is not None:
+                key_bytes = find_key(keys[i], &p)
             one = self.wrap(values[i], p, key_bytes)
             Py_INCREF(one)
             PyList_SET_ITEM(made, i, one)
@@ -158,8 +163,8 @@ cdef class Stamp:
     def release(self, int64_t number):
         self.held.remove(number)
 
-    def begin(self, sending, list values not None, key):
-        cdef list made = self.wrap_all(values, key)
+    def begin(self, sending, list values not None, key, list keys=None):
+        cdef list made = self.wrap_all(values, key, keys)
         cdef int64_t first = self.next - (len(made) if self.numbered else 0)
         self.held.append(first)
         sending.payloads, sending.held = made, first

@@ -67,11 +67,11 @@ class Sending:
     held: int | None = None
     """The first of the numbers; None before they are given, and once they are settled."""
 
-    def __init__(self, stamp: Stamp, payloads: list[bytes], key: object) -> None:
+    def __init__(self, stamp: Stamp, payloads: list[bytes], key: object, keys: list[object] | None = None) -> None:
         self._stamp = stamp
         self.sent = 0
         self.payloads: list[bytes] = []
-        stamp.begin(self, payloads, key)
+        stamp.begin(self, payloads, key, keys)
 
     def __enter__(self) -> Self:
         return self

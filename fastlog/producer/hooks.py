@@ -40,7 +40,8 @@ class ProducerData:
     """What goes to one partition of a topic: a value or a list, with the key or the partition that chooses it.
 
     ``ProducerData(topic, value)``, ``ProducerData(topic, key, value)``, or by keywords; ``headers`` and ``timestamp``
-    are for topics of record batches, as in ``Producer.send``.
+    are for topics of record batches, as in ``Producer.send``. ``keys``, one for each value of a list, may choose
+    several partitions.
 
     Source of the order: Kafka 0.7.2, ``kafka.javaapi.producer.ProducerData``.
     """
@@ -51,6 +52,7 @@ class ProducerData:
     partition: PartitionChoice
     headers: Headers | None
     timestamp: int | None
+    keys: Sequence[Any] | None
 
     @overload
     def __init__(
@@ -62,6 +64,7 @@ class ProducerData:
         partition: PartitionChoice = None,
         headers: Headers | None = None,
         timestamp: int | None = None,
+        keys: Sequence[Any] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -84,6 +87,7 @@ class ProducerData:
         partition: PartitionChoice = None,
         headers: Headers | None = None,
         timestamp: int | None = None,
+        keys: Sequence[Any] | None = None,
     ) -> None:
         if len(given) == 2 and key is None and value is _NOT_GIVEN:
             key, value = given
@@ -98,11 +102,27 @@ class ProducerData:
         put(self, "partition", partition)
         put(self, "headers", headers)
         put(self, "timestamp", timestamp)
+        put(self, "keys", keys)
 
     @property
     def values(self) -> list[Any]:
         """The value as a list: itself if it is a list or tuple, else it alone."""
         return list(self.value) if isinstance(self.value, list | tuple) else [self.value]
+
+    @property
+    def keys_of_values(self) -> list[Any] | None:
+        """The keys as a list; None where none are given. Raises ``ArgumentError`` where not each value has its own."""
+        if self.keys is None:
+            return None
+        if self.key is not None:
+            raise ArgumentError("a key is that of all values, and keys are those of each: give one of the two")
+        if not isinstance(self.keys, list | tuple):
+            raise ArgumentError(f"keys are a list, with one for each value, not {type(self.keys).__name__}")
+        if not isinstance(self.value, list | tuple):
+            raise ArgumentError(f"keys are those of a list of values, not of {type(self.value).__name__}: give key")
+        if len(self.keys) != len(self.value):
+            raise ArgumentError(f"there are {len(self.keys)} keys for {len(self.value)} values")
+        return list(self.keys)
 
 
 @dataclass(frozen=True, slots=True)

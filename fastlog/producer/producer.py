@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -158,6 +159,7 @@ class Producer(SendPath):
         on_delivery: OnDelivery | None,
         headers: Headers | None,
         timestamp: int | None,
+        keys: Sequence[Any] | None,
     ) -> tuple[Delivery, ...]:
         """What the compiled path leaves: everything but bytes to a known topic of a plain asynchronous producer."""
         self._check_usable()
@@ -166,9 +168,13 @@ class Producer(SendPath):
         if isinstance(topic, ProducerData):
             topic = [topic]
         if isinstance(topic, str):
-            items = [ProducerData(topic, key, value, partition=partition, headers=headers, timestamp=timestamp)]
+            items = [
+                ProducerData(
+                    topic, value, key=key, keys=keys, partition=partition, headers=headers, timestamp=timestamp
+                )
+            ]
         else:
-            if any(given is not None for given in (value, key, partition, headers, timestamp)):
+            if any(given is not None for given in (value, key, partition, headers, timestamp, keys)):
                 kind = type(topic).__name__
                 raise ArgumentError(
                     f"send() takes a topic, which is a str, and a value, or ProducerData alone: not {kind}"
@@ -269,11 +275,15 @@ class Producer(SendPath):
         return self._placing.place([(item, payloads) for item, payloads in found if payloads], on_delivery)
 
     def _encoded(self, item: ProducerData) -> list[bytes | None]:
-        return [self._payload(value if self._plain else self._encoder.encode(value), item) for value in item.values]
+        keys = item.keys_of_values
+        return [
+            self._payload(value if self._plain else self._encoder.encode(value), item, key)
+            for value, key in zip(item.values, repeat(item.key) if keys is None else keys, strict=False)
+        ]
 
-    def _payload(self, value: object, item: ProducerData) -> bytes | None:
+    def _payload(self, value: object, item: ProducerData, key: object) -> bytes | None:
         """The bytes of a payload; None for a null, if one may be meant."""
-        is_meant = item.key is not None or item.headers is not None or item.timestamp is not None
+        is_meant = key is not None or item.headers is not None or item.timestamp is not None
         if value is None and is_meant and self._stamps is None:
             return None
         return payload_of(value)
@@ -289,18 +299,28 @@ class Producer(SendPath):
         for item in items:
             if item.headers is not None or item.timestamp is not None:
                 raise ConfigError("handlers get values alone: headers and timestamps are for a producer without them")
-            broker, number = -1, -1
-            if item.key is not None or (item.partition is not None and item.partition != -1):
-                buffer = self._router.choose(item.topic, item.key, item.partition)
-                if item.key is not None and buffer.lane is not None:
-                    raise ConfigError(
-                        "handlers get values alone: keys of records are for a producer without them, or give partition="
-                    )
-                broker, number = buffer.broker, buffer.partition
-            ready += [QueueItem(value, item.topic, number, broker) for value in item.values]
+            keys = item.keys_of_values
+            if keys is None:
+                broker, number = self._place_for_handlers(item.topic, item.key, item.partition)
+                ready += [QueueItem(value, item.topic, number, broker) for value in item.values]
+                continue
+            for value, key in zip(item.values, keys, strict=True):
+                broker, number = self._place_for_handlers(item.topic, key, item.partition)
+                ready.append(QueueItem(value, item.topic, number, broker))
         for queued in ready:
             queue.put(queued)
         return ()
+
+    def _place_for_handlers(self, topic: str, key: object, partition: PartitionChoice) -> tuple[int, int]:
+        """Broker and partition that a key or a program chooses; -1 each where neither does."""
+        if key is None and (partition is None or partition == -1):
+            return -1, -1
+        buffer = self._router.choose(topic, key, partition)
+        if key is not None and buffer.lane is not None:
+            raise ConfigError(
+                "handlers get values alone: keys of records are for a producer without them, or give partition="
+            )
+        return buffer.broker, buffer.partition
 
     # --- waiting and ending ---
 

@@ -27,8 +27,12 @@ def kept_headers(headers: Headers | None) -> Headers | None:
     return tuple(headers)
 
 
-def parts_of(item: ProducerData, payloads: Sequence[bytes | None], buffer: Buffer) -> Parts | None:
+def parts_of(
+    item: ProducerData, headers: Headers | None, payloads: Sequence[bytes | None], buffer: Buffer
+) -> Parts | None:
     """Key, headers and time of the records; None for messages, of which a key only chooses the partition.
+
+    ``headers``: those of the item, which may be an iterator.
 
     Raises:
         UnsupportedFeatureError: messages would lose headers or a time.
@@ -36,8 +40,8 @@ def parts_of(item: ProducerData, payloads: Sequence[bytes | None], buffer: Buffe
     """
     if buffer.lane is not None:
         key = None if item.key is None else key_bytes(item.key)
-        return Parts(key, item.headers, item.timestamp)
-    for name, given in (("headers", item.headers), ("a timestamp", item.timestamp)):
+        return Parts(key, headers, item.timestamp)
+    for name, given in (("headers", headers), ("a timestamp", item.timestamp)):
         if given is not None:
             raise UnsupportedFeatureError(
                 f"messages of Kafka 0.7 have no room for {name}: a topic of record batches has"

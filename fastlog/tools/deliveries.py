@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 
 from fastlog.client.records import RecordsError
@@ -16,7 +15,6 @@ from fastlog.producer.record_errors import LOST, PASSING
 from fastlog.tools import signals
 
 _LOOK_SECONDS = 0.1
-_COUNTED, _DELIVERED = 1, 2
 _SHOWN_RANGES = 8
 
 PLAIN_MESSAGE_BYTES = 1_000_000
@@ -60,7 +58,7 @@ def is_refusal(error: FastlogError | None) -> bool:
 
 
 class Call:
-    """One call of ``send``, or several for one partition: the delivery callback of their messages.
+    """One call of ``send``, of values for one partition: the delivery callback of its messages.
 
     Settled by the sending threads.
     """
@@ -74,43 +72,10 @@ class Call:
         self.settled = 0
         self._owner = owner
         self._payloads = payloads
-        self._is_settled = bytearray(len(payloads))
 
     def __call__(self, delivery: Delivery) -> None:
         """Take note of what became of the next messages of the call; requests of one call are settled in order."""
-        self._owner.settle(self, delivery, self.settled)
-
-    def of_one(self, index: int) -> Callable[[Delivery], None]:
-        """The callback of one of the messages, where each has a call of its own; not with that of all."""
-        return partial(self._settle_one, index)
-
-    def settle(self, start: int, end: int) -> None:
-        """Note that it is known what became of some of the messages."""
-        self._is_settled[start:end] = bytes((_COUNTED,)) * (end - start)
-        self.settled += end - start
-
-    def _settle_one(self, index: int, delivery: Delivery) -> None:
-        if delivery.error is not None:
-            self._owner.settle(self, delivery, index)
-            return
-        # Counted with all of the call, at its end: a lock for each message would cost more than to send it.
-        self._is_settled[index] = _DELIVERED
-        self.settled += 1
-        if self.settled == len(self.numbers):
-            self._owner.finish(self)
-
-    def take_delivered(self) -> tuple[int, int]:
-        """How many single messages were delivered and not counted yet, and the bytes of their payloads."""
-        known = bytes(self._is_settled)
-        if _DELIVERED not in known:
-            return 0, 0
-        self._is_settled = self._is_settled.replace(bytes((_DELIVERED,)), bytes((_COUNTED,)))
-        ones = [payload for payload, state in zip(self._payloads, known, strict=True) if state == _DELIVERED]
-        return len(ones), size_of(ones)
-
-    def unsettled(self) -> list[int]:
-        """The numbers of the others."""
-        return [number for number, known in zip(self.numbers, self._is_settled, strict=True) if not known]
+        self._owner.settle(self, delivery)
 
     def size_of(self, start: int, end: int) -> int:
         """Bytes of payload of some of the messages."""
@@ -163,34 +128,23 @@ class Deliveries:
                 self._changed.wait_for(lambda: self.pending_bytes < most_bytes or self.error is not None, _LOOK_SECONDS)
             meanwhile()
 
-    def settle(self, call: Call, delivery: Delivery, index: int) -> None:
-        """Take note of what became of messages of a call, from the one at ``index`` on."""
-        start, end = index, index + delivery.messages
+    def settle(self, call: Call, delivery: Delivery) -> None:
+        """Take note of what became of the next messages of a call."""
         with self._changed:
-            call.settle(start, end)
+            start, end = call.settled, call.settled + delivery.messages
+            call.settled = end
             if delivery.error is None:
                 self.delivered += delivery.messages
                 self.delivered_bytes += call.size_of(start, end)
             else:
                 self._fail(call, delivery, start, end)
-            if call.settled >= len(call.numbers):
+            if end >= len(call.numbers):
                 self._forget(call)
             else:
                 self._changed.notify_all()
 
-    def finish(self, call: Call) -> None:
-        """Take note that nothing of a call of single messages is under way any more."""
-        with self._changed:
-            self._forget(call)
-
-    def _count(self, call: Call) -> None:
-        count, size = call.take_delivered()
-        self.delivered += count
-        self.delivered_bytes += size
-
     def _forget(self, call: Call) -> None:
         """Nothing of a call is under way any more; under the lock."""
-        self._count(call)
         if self._calls.pop(call, call) is None:
             self.pending_bytes -= call.size + len(call.numbers) * self._frame_bytes
         self._changed.notify_all()
@@ -199,8 +153,7 @@ class Deliveries:
         """Take what has no answer for lost: no more will come."""
         with self._changed:
             for call in self._calls:
-                self._count(call)
-                rest = call.unsettled()
+                rest = call.numbers[call.settled :]
                 self.unknown += len(rest)
                 self._lost.append((call.name, rest))
             self._calls.clear()

@@ -186,16 +186,18 @@ class LineSender:
     def _send_group(self, name: str, group: LineGroup) -> None:
         self._deliveries.wait_room(_ON_THEIR_WAY_BYTES, self._show_progress)
         call = self._deliveries.begin(name, group.payloads, group.numbers, size_of(group.payloads))
-        send, topic, place, headers = self._producer.send, self._topic, group.place, self._headers
         now = round(time.time() * 1000) if self._destination.of_records else None
         try:
             with signals.waiting():
-                if group.keys is None:
-                    send(topic, group.payloads, partition=place, on_delivery=call, headers=headers, timestamp=now)
-                    return
-                for i, (key, value) in enumerate(zip(group.keys, group.payloads, strict=True)):
-                    told = call.of_one(i)
-                    send(topic, value, key=key, partition=place, on_delivery=told, headers=headers, timestamp=now)
+                self._producer.send(
+                    self._topic,
+                    group.payloads,
+                    partition=group.place,
+                    on_delivery=call,
+                    headers=self._headers,
+                    timestamp=now,
+                    keys=group.keys,
+                )
         except WrongPartitionError:
             self._deliveries.cancel(call)
             raise
