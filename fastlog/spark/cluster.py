@@ -27,11 +27,11 @@ from fastlog.errors import (
     UnsupportedFeatureError,
     WrongPartitionError,
 )
+from fastlog.spark.addresses import NamedAddress
 from fastlog.spark.discovery import Brokers, Coordination, ListedBrokers, RegisteredBrokers, RetryBackoff
 from fastlog.spark.offsets import OffsetRange, is_of_records, log_number
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.record_logs import RecordLogs
-from fastlog.spark.whereabouts import NamedAddress
 from fastlog.wire import responses
 from fastlog.zkpaths import PartitionId
 

@@ -26,9 +26,9 @@ from fastlog.spark.entries import NewFile
 from fastlog.spark.frame_files import PACKED, FrameFiles, packed_file, register, unpacked
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.plans import Task
-from fastlog.spark.reading import read_rows
 from fastlog.spark.row_files import days_of
 from fastlog.spark.storage import TableLocation
+from fastlog.spark.task_rows import read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

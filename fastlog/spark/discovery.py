@@ -13,7 +13,7 @@ from fastlog.client.registrations import read_addresses, read_partitions
 from fastlog.coordination.session import Session
 from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError, FastlogError, TransportError
-from fastlog.spark.whereabouts import NamedAddress
+from fastlog.spark.addresses import NamedAddress
 from fastlog.zkpaths import BROKER_HOLDINGS, BROKER_TOPICS, holdings_path, parse_holdings
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
 from fastlog.settings import unknown_name
 from fastlog.spark import schema
+from fastlog.spark.addresses import ADDRESS_OPTIONS, NamedAddress, at_most_one, check_addresses
 from fastlog.spark.offsets import ANY_BROKER, EARLIEST, MAX_OFFSET, OffsetSpec, parse_partition, parse_partitions
 from fastlog.spark.values import Parse, counted, number, one_of, parse_json, seconds, sized, truth
-from fastlog.spark.whereabouts import WHEREABOUTS, NamedAddress, at_most_one, check_whereabouts
 from fastlog.topics import valid_topic
 
 _PATH_OPTION = "path"
@@ -124,7 +124,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Sour
             raise ConfigError(f"{_KNOWN[key]}: only for {'a batch read' if streaming else 'a streaming query'}")
     for names in (_CHOICES, _STARTS, _ENDS, _LIMITS, *(("columns", name) for name in _NOT_WITH_COLUMNS)):
         at_most_one(given, [_KNOWN[name] for name in names])
-    check_whereabouts(given)
+    check_addresses(given)
     if "group" in given and not {"zookeeper", "zk.connect"} & given.keys():
         raise ConfigError("group: offsets of groups are in ZooKeeper: give zookeeper instead of brokers")
     if not any(name in given for name in _CHOICES):
@@ -233,7 +233,7 @@ _BATCH_ONLY = _ENDS
 _STREAM_ONLY = (*_LIMITS, "group")
 
 _OPTIONS: tuple[tuple[str, str | None, Parse | None], ...] = (
-    *WHEREABOUTS,
+    *ADDRESS_OPTIONS,
     ("group", "group", _group),
     ("subscribe", "topics", _topics),
     ("subscribePattern", "pattern", _pattern),

@@ -19,9 +19,9 @@ from fastlog.spark.columns import ARROW_TYPES
 from fastlog.spark.entries import NewFile
 from fastlog.spark.options import SourceOptions
 from fastlog.spark.plans import Task
-from fastlog.spark.reading import read_rows
 from fastlog.spark.storage import TableLocation
 from fastlog.spark.table_files import TableFiles
+from fastlog.spark.task_rows import read_rows
 
 _EPOCH = date(1970, 1, 1)
 FIRST_DAY, LAST_DAY = (date.min - _EPOCH).days, (date.max - _EPOCH).days

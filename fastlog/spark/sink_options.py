@@ -11,8 +11,8 @@ from fastlog.errors import ConfigError
 from fastlog.producer.config import ProducerConfig
 from fastlog.settings import unknown_name
 from fastlog.spark import schema
+from fastlog.spark.addresses import ADDRESS_OPTIONS, NamedAddress, check_addresses
 from fastlog.spark.values import Parse, counted, one_of, seconds, sized, truth
-from fastlog.spark.whereabouts import WHEREABOUTS, NamedAddress, check_whereabouts
 from fastlog.topics import valid_topic
 
 _REFUSED = {
@@ -105,7 +105,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         if key not in _FIELDS:
             raise ConfigError(unknown_name(name, OPTION_NAMES))
         given[key] = text
-    check_whereabouts(given)
+    check_addresses(given)
     if "server" in given and given.get("envelope", "").strip().lower() != "true":
         raise ConfigError("server: it is written into envelopes, and envelope=true is not given")
     fields = {}
@@ -163,7 +163,7 @@ def _topic(name: str, text: str) -> str:
 
 
 _OPTIONS: tuple[tuple[str, str, Parse], ...] = (
-    *WHEREABOUTS,
+    *ADDRESS_OPTIONS,
     ("topic", "topic", _topic),
     ("acks", "acks", one_of("flushed", "appended", "none")),
     ("compression", "compression", one_of("none", "gzip", "snappy", "lz4", "zstd")),

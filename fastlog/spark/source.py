@@ -191,7 +191,7 @@ def _read(partition: InputPartition, options: SourceOptions, fields: Fields) -> 
     task = partition.value
     if task is None:
         return
-    from fastlog.spark.reading import read_rows  # pyarrow and numpy, in the workers alone
+    from fastlog.spark.task_rows import read_rows  # pyarrow and numpy, in the workers alone
 
     yield from read_rows(task, options, fields)
 

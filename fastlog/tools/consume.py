@@ -389,8 +389,8 @@ def _from_a_broker(
     delimiter: bytes | None,
 ) -> int:
     """``settings`` are those of ``SimpleConsumer``."""
+    from fastlog.tools.consume_run import ConsumeRun
     from fastlog.tools.printing import FORMS, Printer, checksum_form
-    from fastlog.tools.reading import ConsumeRun
     from fastlog.tools.starting import Start
 
     start = Start(broker, topic, partition, offset, exit_at_end, settings)

@@ -26,9 +26,9 @@ from fastlog.spark import record_files
 from fastlog.spark.cluster import QueryCluster
 from fastlog.spark.options import parse_options
 from fastlog.spark.plans import BatchPlan, StreamPlan, Task
-from fastlog.spark.reading import read_rows
 from fastlog.spark.record_files import NotHereError, RecordFiles
 from fastlog.spark.source import FastlogDataSource
+from fastlog.spark.task_rows import read_rows
 from tests.harness import today
 from tests.harness.broker import Broker
 from tests.harness.raw_client import FLUSHED

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError
 from fastlog.spark import table_files
 from fastlog.spark.entries import NewFile
-from fastlog.spark.jobs.loading import BATCHES, offset_name
+from fastlog.spark.jobs.load_plan import BATCHES, offset_name
 from fastlog.spark.lake import Lake, NumberStep, TableChange
 from fastlog.spark.storage import TableLocation, located
 from fastlog.spark.table_files import TableFiles

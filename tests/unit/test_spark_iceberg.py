@@ -24,8 +24,8 @@ from fastlog.spark.iceberg import IcebergLake, IcebergStaging
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.counts import counts_command
 from fastlog.spark.jobs.expire import expire_command
+from fastlog.spark.jobs.load_plan import BATCHES, offset_name
 from fastlog.spark.jobs.loader import Loader
-from fastlog.spark.jobs.loading import BATCHES, offset_name
 from fastlog.spark.jobs.optimize import optimize_command
 from fastlog.spark.jobs.rejects import Rejected, Rejects
 from fastlog.spark.jobs.vacuum import vacuum_command

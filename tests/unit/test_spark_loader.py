@@ -16,8 +16,8 @@ from deltalake.exceptions import DeltaError
 
 from fastlog.errors import ConfigError, DataLossError, TableConflictError, TableWriteError, TransportError
 from fastlog.spark.jobs import command, loader
+from fastlog.spark.jobs.load_plan import BATCHES, offset_name
 from fastlog.spark.jobs.loader import Loader
-from fastlog.spark.jobs.loading import BATCHES, offset_name
 from fastlog.spark.lake import Lake, NumberStep, TableChange
 from fastlog.tools.report import CommandError
 from tests.harness.fake_broker import FakeBroker

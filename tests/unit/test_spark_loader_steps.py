@@ -20,8 +20,8 @@ from fastlog.spark.behind import Behind
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.jobs import command, loader
 from fastlog.spark.jobs.expressions import Expressions
+from fastlog.spark.jobs.load_plan import LoadBatch
 from fastlog.spark.jobs.loader import Loader, LoadTotals, rejected_schema
-from fastlog.spark.jobs.loading import LoadBatch
 from fastlog.spark.jobs.rejects import Rejected
 from fastlog.spark.lake import Lake, TableChange
 from fastlog.spark.offsets import OffsetRange, OffsetSpec

@@ -13,9 +13,9 @@ from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
 from fastlog.spark import options, schema
+from fastlog.spark.addresses import NamedAddress
 from fastlog.spark.offsets import EARLIEST, NumberedPartition, OffsetSpec
 from fastlog.spark.options import SourceOptions, parse_options
-from fastlog.spark.whereabouts import NamedAddress
 from tests.harness.spark import partition_of
 
 LEAST = {"brokers": "localhost", "subscribe": "logs"}

@@ -26,7 +26,7 @@ from fastlog.spark.iceberg import AnyLake, IcebergLake, staging_of
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.expressions import REASON, Expressions, source_frame
 from fastlog.spark.jobs.latency import MessageLatencies
-from fastlog.spark.jobs.loading import BATCHES, OFFSETS, LoadBatch, LoadPlan, encode_lost
+from fastlog.spark.jobs.load_plan import BATCHES, OFFSETS, LoadBatch, LoadPlan, encode_lost
 from fastlog.spark.jobs.rejects import Rejected, Rejects
 from fastlog.spark.lake import NumberStep, TableChange, bounds_in, read_table
 from fastlog.spark.offsets import OffsetRange, OffsetSpec

@@ -19,7 +19,7 @@ from fastlog.errors import (
 from fastlog.spark.jobs import command
 from fastlog.spark.jobs.latency import MessageLatencies
 from fastlog.spark.jobs.load import checked_columns, parse_place, starting_options
-from fastlog.spark.jobs.loading import BATCHES, LoadPlan, encode_lost
+from fastlog.spark.jobs.load_plan import BATCHES, LoadPlan, encode_lost
 from fastlog.spark.offsets import OffsetRange, OffsetSpec, log_number
 from fastlog.spark.options import parse_options
 from tests.harness.spark import MadeUpCluster, partition_of

@@ -38,7 +38,7 @@ def parse_named(name: str, text: str) -> tuple[NamedAddress, ...]:
     return tuple(found)
 
 
-def check_whereabouts(given: Mapping[str, str]) -> None:
+def check_addresses(given: Mapping[str, str]) -> None:
     """Raise ``ConfigError`` unless these options, named in lower case, say where brokers are, and in one way."""
     ways = ("brokers", "zookeeper", "zk.connect")
     at_most_one(given, ways)
@@ -62,7 +62,7 @@ def _connect(name: str, text: str) -> str:
         raise ConfigError(f"{name}: {str(error).removeprefix('zk.connect: ')}") from None
 
 
-WHEREABOUTS: tuple[tuple[str, str, Parse], ...] = (
+ADDRESS_OPTIONS: tuple[tuple[str, str, Parse], ...] = (
     ("brokers", "brokers", parse_named),
     ("zookeeper", "zookeeper", _connect),
     ("zk.connect", "zookeeper", _connect),
