@@ -12,6 +12,8 @@ SECONDS_A_FILE=4 # of one processor, to compile one extension; of a slow one
 export TMPDIR=$ROOT/.tmp
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 unset PYTHONHOME PYTHONPATH
+# Containers tend to set it, and then every process compiles what it imports, and pytest each assertion, anew.
+unset PYTHONDONTWRITEBYTECODE
 
 # With stdin closed the next file opened would become it.
 if ! { : <&0; } 2>/dev/null; then exec </dev/null; fi

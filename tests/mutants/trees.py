@@ -169,7 +169,9 @@ class Tree:
                 self._warm = None
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(self.root), TREE_VARIABLE: str(self.root)}
+        # With PYTHONDONTWRITEBYTECODE every process would compile what it imports anew.
+        given = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return {**given, "PYTHONPATH": str(self.root), TREE_VARIABLE: str(self.root)}
 
     def _end_processes(self) -> None:
         """Kill what the tests left, which a mutant may well keep from stopping."""
