@@ -215,3 +215,64 @@ def test_a_set_that_compresses_badly_is_opened_again(workers: Workers, opened: l
     with Client(workers) as client:
         assert read(client, "t", 0, 300_000) == reference.as_records(data)
     assert len(opened) > 6
+
+
+# -- disks that fail ---------------------------------------------------------------------------------------------------
+
+UNREADABLE = 56
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if line.startswith("the log cannot be read topic='t' partition=0 ")]
+
+
+def test_a_segment_that_cannot_be_opened_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By each fetch that meets it; the next one tries again."""
+    with Workers(tmp_path, processors=2) as workers:
+        write(workers, raw.entry(b"x"))
+        with Client(workers, 1) as client:  # whose processor has not opened it
+            _files.arm("open@1=EIO", "test")
+            assert client.fetch(("t", 0, 0))[0].error_code == UNREADABLE
+            assert records_of(bytes(client.fetch(("t", 0, 0))[0].records)) == [(10, b"x")]
+        assert workers.count("read_failures") == 1
+    path = tmp_path / "t-0" / f"{0:020}.kafka"
+    assert f"offset=0 path={path} position=0 errno=EIO" in failures(caplog)[0]
+
+
+FRONT = raw.entry(b"in front")
+SMALL_SET = raw.wrapper(raw.message_set([b"%d" % at for at in range(900)]), 1)
+LARGE = raw.entry(bytes(300_000))
+
+
+@pytest.mark.parametrize(
+    ("data", "fault", "comes"),
+    [
+        (SMALL_SET, "pread@3=short", "all"),
+        (SMALL_SET, "pread@3=EIO", "front"),
+        (SMALL_SET, "pread@2=EIO", "nothing"),
+        (LARGE, "pread@2=short", "all"),
+        (LARGE, "pread@2=EIO", "front"),
+        (LARGE, "pread@1=EIO", "nothing"),
+    ],
+)
+def test_a_read_that_fails_or_is_short(
+    workers: Workers, caplog: pytest.LogCaptureFixture, data: bytes, fault: str, comes: str
+) -> None:
+    """What is before it comes, then an error that the log explains; and all of it once the disk is well."""
+    write(workers, FRONT + data)
+    expected = reference.as_records(FRONT + data)
+    assert expected is not None
+    with Client(workers) as client:
+        _files.arm(fault, "test")
+        (part,) = client.fetch(("t", 0, 0), limit=MEGABYTE)
+        assert part.error_code == (UNREADABLE if comes == "nothing" else 0)
+        wanted = {"all": expected, "front": expected[:1], "nothing": []}[comes]
+        assert records_of(bytes(part.records or b"")) == wanted
+        assert workers.count("read_failures") == (comes == "nothing")
+        if comes != "all":
+            _files.arm("pread@1-=EIO", "test")
+            assert client.fetch(("t", 0, len(FRONT)), limit=MEGABYTE)[0].error_code == UNREADABLE
+            # where nothing was read before, the message is looked for from the beginning on
+            assert f"position={len(FRONT) if comes == 'front' else 0} errno=EIO" in failures(caplog)[-1]
+        _files.arm("", "test")
+        assert read(client, "t", 0, MEGABYTE) == expected

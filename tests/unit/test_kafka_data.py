@@ -48,8 +48,8 @@ def client(workers: Workers) -> Iterator[Client]:
 class Client:
     """A connection that speaks today's protocol."""
 
-    def __init__(self, workers: Workers) -> None:
-        self.raw = workers.connect()
+    def __init__(self, workers: Workers, processor: int = 0) -> None:
+        self.raw = workers.connect(processor)
         self.socket = self.raw.socket
         self.ask(today.API_VERSIONS, 0)
 

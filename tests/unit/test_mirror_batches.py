@@ -147,6 +147,20 @@ def test_a_large_one_stays_alone_and_many_are_not_put_into_one(monkeypatch: pyte
     assert [one.records for one in found] == [2, 2, 1]
 
 
+def test_how_much_is_put_together() -> None:
+    """Batches below 16 KiB, until there are 128 KiB; exactly so large they stay alone."""
+
+    def of_bytes(number: int, total: int) -> bytes:
+        made = (batch(number, 1, size=size) for size in range(total - 150, total))
+        return next(found for found in made if len(found) == total)
+
+    for total, counts in ((16 * 1024 - 1, [2]), (16 * 1024, [1, 1])):
+        found = fetched(of_bytes(0, total) + of_bytes(1, total)).batches()
+        assert [one.records for one in found] == counts
+    found = fetched(b"".join(of_bytes(number, 8 * 1024) for number in range(20))).batches()
+    assert [one.records for one in found] == [16, 4]
+
+
 def test_only_what_is_wanted_of_a_batch_goes() -> None:
     walk = fetched(batch(0, 4) + batch(4, 6, 4) + batch(10, 1), 6)
     found = list(walk.batches())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 from hypothesis import given, settings
@@ -341,6 +342,16 @@ def test_a_produced_set_is_compressed_as_it_came() -> None:
         assert headers[0].size_bytes < 4000
     assert made_of(b"", 1000) == ([], [])
     assert made_of(raw.wrapper(b"", 1), 1000) == ([], [])
+
+
+@pytest.mark.parametrize(("magic", "size"), [(0, 8), (1, 9)])
+def test_a_produced_set_that_changes_behind_its_check_is_damaged(magic: int, size: int) -> None:
+    """A message that is shorter than its own fields; what is as long as they are is an empty one."""
+    data = raw.entry(b"fine", magic) + struct.pack(">IB", size - 4, magic) + bytes(size - 5)
+    with pytest.raises(InvalidMessageError, match="the set is damaged"):
+        made_of(data, 1000)
+    data = raw.entry(b"fine", magic) + struct.pack(">IB", size - 3, magic) + bytes(size - 4)
+    assert made_of(data, 1000)[0] == [b"fine", b""]
 
 
 def test_numbers_have_their_names() -> None:
