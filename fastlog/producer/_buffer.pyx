@@ -8,7 +8,7 @@ handler finds nothing half-done.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 cimport cython
 from cpython.object cimport PyObject
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -314,7 +314,7 @@ cdef class Buffer:
         frame.end = self.used
         frame.messages = self.open_messages
         frame.correlation_id = self.shelf.next_id
-        self.shelf.next_id = (self.shelf.next_id + 1) & 0x7FFFFFFF
+        self.shelf.next_id = <int32_t>((<uint32_t>self.shelf.next_id + 1) & 0x7FFFFFFF)
         frame.generation = 0
         self.finish(self.memory + self.open_start, size, frame.correlation_id)
         if self.open_tickets is not None:

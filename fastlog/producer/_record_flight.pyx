@@ -19,7 +19,7 @@ Source: the schemas of Apache Kafka 4.2.
 """
 
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memmove
 
 from fastlog._batch_header cimport BATCH_HEADER_BYTES, number_batch, sum_batch
@@ -105,7 +105,7 @@ cdef class RecordFlight(Flight):
             size = chunk.memory + chunk.frames[i].end - batch
             if lane.limit:
                 number_batch(batch, lane.producer, lane.epoch, lane.next)
-                lane.next = (lane.next + chunk.frames[i].messages) & NUMBERS_END
+                lane.next = <int32_t>((<uint32_t>lane.next + <uint32_t>chunk.frames[i].messages) & <uint32_t>NUMBERS_END)
             chunk.frames[i].generation = lane.generation
             if size < GIL_BYTES:
                 sum_batch(batch, size)
