@@ -222,10 +222,10 @@ def _other_cluster(path: Path, clusters: dict[str, Path]) -> Finding | None:
     remedy = f"restore {file} from a backup, or remove it where the directory is to join the others"
     if found is None:
         return bad("directory", "directory-of-no-cluster", f"{file} names no cluster.id", remedy)
-    first = clusters.setdefault(found[1], path)
-    if len(clusters) > 1:
-        first = next(iter(clusters.values()))
-        text = f"{path} belongs to the cluster {found[1]}, and {first} to {next(iter(clusters))}"
+    clusters.setdefault(found[1], path)
+    cluster, first = next(iter(clusters.items()))
+    if found[1] != cluster:
+        text = f"{path} belongs to the cluster {found[1]}, and {first} to {cluster}"
         return bad("directory", "directory-of-another-cluster", text, remedy)
     return None
 

@@ -19,6 +19,8 @@ import pytest
 
 from fastlog import __version__
 from fastlog.config import BrokerConfig
+from fastlog.errors import FastlogError, ProtocolError, TransportError
+from fastlog.listening import ListenAddress
 from fastlog.testing import Proxy, broker
 from fastlog.tools import doctor_machine, doctor_network
 from fastlog.tools.doctor_machine import satisfies
@@ -167,6 +169,14 @@ def test_a_broker_of_other_directories_has_the_port(doctor: Doctor) -> None:
         assert "a fastlog broker with the id" in doctor.row("port", "--port", port)["found"]
 
 
+def test_of_several_processes_with_a_port_the_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which has made the others; those of other users have no number."""
+    ends = [SimpleNamespace(laddr=SimpleNamespace(port=9), pid=pid) for pid in (None, 2**22, os.getpid())]
+    monkeypatch.setattr("psutil.net_connections", lambda kind: ends)
+    assert doctor_network._listening_process(9).startswith(f" (pid {os.getpid()}, ")
+    assert doctor_network._listening_process(10) == " (see: ss -ltnp)"
+
+
 def test_an_address_of_another_machine(doctor: Doctor) -> None:
     found = doctor.names("--host", "192.0.2.1", "--port", str(unused_port()), "--insecure")
     assert found == ["address-not-here", "port-exposed"]
@@ -203,6 +213,26 @@ def test_listeners_have_lines_of_their_own(doctor: Doctor) -> None:
 def test_names_that_lead_elsewhere(doctor: Doctor, advertise: str, name: str) -> None:
     found = doctor.names("--host", "0.0.0.0", "--port", str(unused_port()), "--insecure", "--advertise", advertise)
     assert found == ["port-exposed", name]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TransportError("no broker can be reached:\nh:1: it is tired"), "h:1: it is tired"),
+        (TransportError("timed out"), "timed out"),
+        (ProtocolError("no answer of a broker\nbut this"), "no answer of a broker"),
+    ],
+)
+def test_why_nobody_answers_is_one_line(error: FastlogError, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(address: ListenAddress, timeout: float) -> None:
+        raise error
+
+    monkeypatch.setattr(doctor_network, "_asked", refuses)
+    subject = Subject(BrokerConfig(), [], 1.0, [], True, {})
+    found = doctor_network._leads("advertised", subject, ListenAddress("h", 1), ListenAddress("h", 2), "do it")
+    assert (found.name, found.found) == (
+        "name-not-answering", f"clients are told h:1, where no broker answers: {reason}"
+    )  # fmt: skip
 
 
 def test_a_name_of_this_machine_is_fine(doctor: Doctor) -> None:
@@ -286,14 +316,18 @@ def test_a_directory_of_another_user(doctor: Doctor, monkeypatch: pytest.MonkeyP
 
 def test_directories_of_two_clusters(doctor: Doctor, tmp_path: Path) -> None:
     paths = []
-    for number, name in enumerate(("one", "two", "three")):
+    for number, name in enumerate(("one", "two", "three", "four")):
         path = tmp_path / name
         path.mkdir(mode=0o700)
-        (path / "meta.properties").write_text(f"version=1\ncluster.id={'AAB'[number] * 22}\n")
+        (path / "meta.properties").write_text(f"version=1\ncluster.id={'AABA'[number] * 22}\n")
         (path / ".kafka_cleanshutdown").touch()
         paths += ["--log-dir", str(path)]
     assert doctor.names(*paths[:4]) == []
-    assert doctor.names(*paths) == ["directory-of-another-cluster"]
+    assert doctor.names(*paths[:6]) == ["directory-of-another-cluster"]
+    (row,) = [row for row in doctor.run(*paths).rows if row.get("name") == "directory-of-another-cluster"]
+    assert (
+        row["found"] == f"{tmp_path / 'three'} belongs to the cluster {'B' * 22}, and {tmp_path / 'one'} to {'A' * 22}"
+    )
     (tmp_path / "one" / "meta.properties").write_text("version=1\n")
     assert doctor.names(*paths[:2]) == ["directory-of-no-cluster"]
 
@@ -362,7 +396,10 @@ def test_a_try_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, u
     assert list(tmp_path.iterdir()) == [] and len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_directory_that_cannot_be_opened_is_not_tried_another_way(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_opened_is_not_tried_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_machine.tempfile, "mkstemp", lambda **_: pytest.fail("it was"))
     with pytest.raises(FileNotFoundError):
         doctor_machine.sync_seconds(tmp_path / "none")
 
