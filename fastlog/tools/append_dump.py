@@ -26,7 +26,7 @@ from fastlog.zkpaths import PartitionId
 
 _Appender = TypeVar("_Appender", MessageAppender, RecordAppender)
 _FIRST_OFFSETS = "fastlog.first.offsets"
-"""What a broker is told by that of a topic that it makes: where each partition begins."""
+"""The setting of a new topic that says at which offset each partition begins."""
 
 
 def load(
@@ -87,7 +87,7 @@ class DumpAppender(ABC, Generic[_Appender]):
 
     is_of_records = False
     unit = "bytes"
-    """What the offsets count."""
+    """What the topic's offsets count, for the summary: bytes or records."""
 
     def __init__(
         self, topic: str, reader: dump_file.DumpReader, resume: bool, timeout: float, progress: ConsoleProgress
@@ -161,7 +161,7 @@ class DumpAppender(ABC, Generic[_Appender]):
 
     @contextmanager
     def _stopping(self, target: PartitionId, appender: _Appender) -> Iterator[None]:
-        """Say where it stopped when it does."""
+        """Turn an error into one that gives the offset at which loading stopped, and names ``--resume``."""
         try:
             yield
         except FastlogError as error:
@@ -170,7 +170,7 @@ class DumpAppender(ABC, Generic[_Appender]):
             ) from error
 
     def summary(self, *, as_json: bool = False) -> None:
-        """Print what is there now."""
+        """Print where each partition ends now, and what of it was there before."""
         shown = ", ".join(
             f"{target}:{appender.end}" + (f" (was {source})" if source != target else "")
             for source, (target, appender) in self._targets.items()
@@ -193,7 +193,7 @@ class DumpAppender(ABC, Generic[_Appender]):
 
     @abstractmethod
     def _new_place(self, target: PartitionId, site: Site, held: dump_file.DumpedPartition) -> PartitionPlace:
-        """One that was made for it."""
+        """The place of a partition that was just created to become ``held``."""
 
     @abstractmethod
     def _check_room(self, place: PartitionPlace, held: dump_file.DumpedPartition) -> None:
@@ -201,7 +201,7 @@ class DumpAppender(ABC, Generic[_Appender]):
 
     @abstractmethod
     def _appender(self, place: PartitionPlace) -> _Appender:
-        """What appends to it."""
+        """Make the appender for a partition; the caller closes it."""
 
     @abstractmethod
     def _take(self, appender: _Appender, held: dump_file.DumpedPartition, piece: dump_file.DumpPiece) -> None:
@@ -209,7 +209,7 @@ class DumpAppender(ABC, Generic[_Appender]):
 
     @abstractmethod
     def _finish(self, appender: _Appender, held: dump_file.DumpedPartition) -> None:
-        """Behind the last piece."""
+        """Do what remains for a partition after its last piece."""
 
     def _require_resume(self, place: PartitionPlace) -> None:
         if not self._resume:
@@ -238,7 +238,7 @@ class MessageDump(DumpAppender[MessageAppender]):
         with options.broker_at(str(site.address), self._timeout).connect() as connection:
             answer = create_topic(connection, self._topic, count)
         if answer.error:
-            otherwise = f"let the broker have so many: topic.partition.count.map={self._topic}:{count}"
+            otherwise = f"give the topic that many: topic.partition.count.map={self._topic}:{count}"
             raise _not_made(self._topic, site, count, meaning_of(answer.error), what_to_do(answer.error, otherwise))
 
     def _new_place(self, target: PartitionId, site: Site, held: dump_file.DumpedPartition) -> PartitionPlace:

@@ -57,7 +57,7 @@ class MessageAppender:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections. May be called twice."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -71,7 +71,7 @@ class MessageAppender:
         Raises:
             OtherBytesError: somebody else appends, too.
             BrokerError: the broker refuses; nothing of it is stored.
-            TransportError: the broker is away for half a minute.
+            TransportError: the broker is unavailable for half a minute.
         """
         backoff = BoundedBackoff()
         while True:

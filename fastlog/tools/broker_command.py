@@ -44,7 +44,7 @@ from fastlog.tools.report import EXIT_DONE, run
     "--advertise",
     group="Connection",
     metavar="HOST[:PORT]",
-    help="Where clients are told to connect. Default: the address that is listened on.",
+    help="The address that clients are to connect to. Default: the address that is listened on.",
 )
 @options.option(
     "--mirror",

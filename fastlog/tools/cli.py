@@ -64,5 +64,5 @@ def fastlog() -> None:
 
 
 def main() -> None:
-    """The console script ``fastlog``."""
+    """Run the console script ``fastlog``; never returns."""
     run(fastlog, "fastlog")

@@ -26,7 +26,7 @@ _WORDS = {"beginning": "beginning", "earliest": "beginning", "end": "end", "late
 
 
 class OffsetChoice(click.ParamType):  # type: ignore[type-arg]
-    """``beginning``, ``end``, a number, a negative one for so many messages before the end, or a moment."""
+    """``beginning``, ``end``, a number, ``-N`` for N messages before the end, or a moment."""
 
     name = "offset"
 
@@ -49,7 +49,7 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
     """The forms of output, and the names that 0.7's formatters have."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """One of the forms."""
+        """Return the form, which may be given by the class name of 0.7's formatter."""
         text = str(value).rpartition(".")[2].rpartition("$")[2]
         return str(super().convert(_OLD_FORMS.get(text, value), param, ctx))
 
@@ -179,7 +179,7 @@ class FormChoice(click.Choice):  # type: ignore[type-arg]
 )
 @options.option("--no-progress", group="Format", is_flag=True, help="Print nothing before the summary.")
 @options.option(
-    "-c", "--max-messages", group="Limits", type=click.IntRange(1), metavar="N", help="Stop after so many messages."
+    "-c", "--max-messages", group="Limits", type=click.IntRange(1), metavar="N", help="Stop after N messages."
 )
 @options.option(
     "--exit-at-end/--follow",

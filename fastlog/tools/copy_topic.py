@@ -181,7 +181,7 @@ class Replay:
 
     @property
     def unknown(self) -> int:
-        """Messages whose time nobody knew."""
+        """How many messages had no time of their own, and were replayed as if made with the one before."""
         return sum(times.unknown for times in self._times)
 
     @property

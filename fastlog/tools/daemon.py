@@ -1,6 +1,6 @@
 """Starting a server in the background, and ending one that runs: ``--daemon`` and ``--stop``.
 
-A server holds the lock of its directory as long as one of its processes lives, and the file has the id of the first.
+A server holds the lock of its directory as long as one of its processes runs, and the file has the id of the first.
 That one is asked to stop if it has the file open: an id that was left by an earlier start may be anybody's by now.
 """
 
@@ -127,7 +127,7 @@ def _allowed(directories: Iterable[Path]) -> float:
 
 
 def _directories(pid: int, lock: Path) -> set[Path]:
-    """All directories whose locks a process has open: the command that stops it may have been told of one alone."""
+    """All directories whose locks a process has open: the command that stops it may have been given one of them."""
     found = {lock.parent.resolve()}
     for item in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):

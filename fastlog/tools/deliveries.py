@@ -24,7 +24,7 @@ NOT_ACKNOWLEDGED = "sent, not acknowledged"
 
 
 class Losses(logging.Handler):
-    """Shows what the producer warns of, and remembers when messages may have been lost without anybody being told."""
+    """Reports the producer's warnings, and remembers when messages may have been lost without an error."""
 
     def __init__(self, command: str, say: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
@@ -34,7 +34,7 @@ class Losses(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a line of the log."""
+        """Report a warning of the producer, unless the summary will; remember the first that tells of lost messages."""
         text = record.getMessage()
         if text.startswith("messages not delivered"):
             return  # the summary says so
@@ -95,7 +95,7 @@ class Deliveries:
         self.unknown = 0
         """Messages that were given up: some may be stored."""
         self.error: FastlogError | None = None
-        """Why the first of them failed."""
+        """The error of the first message that was refused or given up; None: there is none."""
         self.woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.pending_bytes = 0
         """Of the input: what was handed over and has no answer yet."""

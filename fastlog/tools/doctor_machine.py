@@ -51,7 +51,7 @@ def check_directories(subject: Subject) -> Iterator[Finding]:
 
 
 def check_disks(subject: Subject) -> Iterator[Finding]:
-    """Whether the disks take a write and make it durable in a time that one can live with, and have room."""
+    """Whether the disks take a write and make it durable fast enough, and have room."""
     for path in subject.directories:
         there = _nearest(path)
         try:

@@ -66,7 +66,7 @@ class TopicHead(NamedTuple):
 
     @property
     def is_of_records(self) -> bool:
-        """It consists of record batches."""
+        """Whether the topic consists of record batches; otherwise of messages of Kafka 0.7."""
         return self.settings is not None
 
     @property
@@ -103,7 +103,7 @@ class DumpWriter:
         out.write(MAGIC)
 
     def begin(self, head: TopicHead) -> None:
-        """Go on with a topic."""
+        """Begin the part of the next topic; the one before it is finished."""
         self._head = head
         self._sums = {held.partition: 0 for held in head.partitions}
         self._at = {held.partition: held.start for held in head.partitions}
@@ -131,7 +131,7 @@ class DumpWriter:
         self._at[partition] = end
 
     def finish(self) -> None:
-        """Say what the topic was in all."""
+        """End the part of the topic with the end offset and the CRC-32 of each partition."""
         self._json(
             _END,
             partitions=[
@@ -154,7 +154,7 @@ class DumpReader:
     """
 
     head: TopicHead
-    """Of the topic that is read now."""
+    """The head of the topic that is being read."""
 
     def __init__(self, name: str, source: IO[bytes]) -> None:
         self._name = name
@@ -192,7 +192,7 @@ class DumpReader:
                 )
             self.head = _head(fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._damaged(start, f"its head makes no sense ({error!r})") from None
+            raise self._damaged(start, f"its head is malformed ({error!r})") from None
 
     def pieces(self) -> Iterator[DumpPiece]:
         """Each piece; at the end everything that the head promises was there.
@@ -228,7 +228,7 @@ class DumpReader:
                 for item in json.loads(body)["partitions"]
             }
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(start, f"its end makes no sense ({error!r})") from None
+            raise self._damaged(start, f"its end is malformed ({error!r})") from None
         if at != ends or told != {item: (ends[item], sums[item]) for item in ends}:
             raise self._damaged(start, "its pieces are not what it says at its end")
         if not self.head.following and self._source.read(1):

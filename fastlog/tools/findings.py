@@ -25,7 +25,7 @@ class Finding(NamedTuple):
     remedy: str = ""
 
     def line(self, *, coloured: bool = False) -> str:
-        """The finding on one line."""
+        """The finding as one line: level, check, what was found, and what to do."""
         level = painted(f"{self.level:4}", _COLOURS[self.level]) if coloured else f"{self.level:4}"
         remedy = f" -> {self.remedy}" if self.remedy else ""
         return f"{level}  {self.check:11}  {printable(self.found + remedy)}"
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
 
 def ok(check: str, found: str) -> Finding:
-    """It is well."""
+    """A finding that asks for nothing."""
     return Finding(check, OK, found)
 
 
@@ -66,5 +66,5 @@ class Subject:
 
     @property
     def shown_pids(self) -> str:
-        """The processes for a person."""
+        """The process ids as words for a finding."""
         return f"pids {', '.join(map(str, self.pids))}" if self.pids else "pids not visible to this user"

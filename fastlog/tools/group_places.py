@@ -30,16 +30,16 @@ class GroupStore(Protocol):
     """What an option says about it, for a hint."""
 
     def names(self) -> list[str]:
-        """Every group."""
+        """The names of all groups."""
 
     def view(self, name: str) -> GroupView | None:
         """A group; None where there is nothing of it."""
 
     def announced(self, topic: str) -> list[PartitionId]:
-        """What brokers that live have of a topic."""
+        """The partitions of a topic that registered brokers have."""
 
     def addresses(self) -> dict[int, Address]:
-        """Where they are."""
+        """The addresses of the registered brokers, by broker id."""
 
     def move(self, group: str, partition: TopicPartition, new: int) -> Move:
         """The move of an offset from what is there now."""
@@ -55,7 +55,7 @@ class GroupStore(Protocol):
 
 
 class ZooKeeperGroupStore:
-    """Groups of 0.7 and fastlog."""
+    """Groups whose members and offsets are in ZooKeeper, of Kafka 0.7 and of fastlog."""
 
     knows = "ZooKeeper"
     where = "the path behind --zookeeper counts"
@@ -95,7 +95,7 @@ class ZooKeeperGroupStore:
 
 
 class BrokerGroupStore:
-    """Groups that a broker keeps."""
+    """Groups whose coordinator is a broker, in today's protocol."""
 
     where = "--brokers says which broker is asked, and --zookeeper is for groups that are kept there"
 

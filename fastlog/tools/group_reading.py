@@ -49,7 +49,7 @@ def offsets_line(found: GroupMessage) -> bytes:
 
 
 def prefixed(found: GroupMessage) -> bytes:
-    """The payload behind its length."""
+    """The payload with its length before it, for ``--length-prefixed``."""
     return prefixed_line(found.topic, 0, found)
 
 
@@ -67,7 +67,7 @@ class Chosen(NamedTuple):
     blacklist: str | None
 
     def streams(self, consumer: Consumer) -> Stream:
-        """Join the group."""
+        """Subscribe the consumer to these topics, with one stream, and return that; joins the group."""
         if self.topic is not None:
             return consumer.create_message_streams({self.topic: 1}, acknowledge=True)[self.topic][0]
         (stream,) = consumer.create_message_streams_by_filter(
@@ -76,7 +76,7 @@ class Chosen(NamedTuple):
         return stream
 
     def allows(self, topic: str) -> bool:
-        """Whether it is one of these."""
+        """Whether the topic is the chosen one, or passes the filter."""
         if self.topic is not None:
             return topic == self.topic
         return TopicFilter(self.whitelist or self.blacklist or "", self.whitelist is not None).allows(topic)
@@ -91,14 +91,14 @@ def forget_offsets(place: GroupStore, group: str, chosen: Chosen) -> None:
     """Remove what the group has committed of these topics, so that it begins at the oldest messages.
 
     Raises:
-        CommandError: the group has members that live.
+        CommandError: the group has live members.
     """
     view = place.view(group)
     if view is None:
         return
     if view.members:
         raise CommandError(
-            f"group {group!r} has {len(view.members)} members that live, so it cannot begin again",
+            f"group {group!r} has {len(view.members)} live members, so it cannot begin again",
             "they go on where they are, and commit that",
             "stop them, leave --from-beginning out, or use another --group",
         )

@@ -39,7 +39,7 @@ _FAULT_NAMES = ("group", "topic", "partition", "owner", "fault")
 )
 @groups_access.table_options
 def groups_command(place: groups_access.Where, names: tuple[str, ...], as_json: bool, no_headers: bool) -> None:
-    """List the groups: members that live, topics they read, partitions owned and not, offsets committed.
+    """List the groups: live members, topics they read, partitions owned and not, offsets committed.
 
     Those in ZooKeeper when one is named, else those that a broker keeps. With --group, a line for each member and
     topic, and one for what was committed by members that are gone. Groups of Kafka 0.7's consumers are shown, too.
@@ -78,7 +78,7 @@ def _members(view: GroupView, as_json: bool) -> Iterator[dict[str, Any]]:
                 "owns": owned if as_json else ",".join(owned) or "-",
             }
     if not view.members:
-        note(f"group {view.name!r} has no member that lives; {len(view.committed)} offsets are committed")
+        note(f"group {view.name!r} has no live member; {len(view.committed)} offsets are committed")
 
 
 def _owned_by_thread(view: GroupView, consumer: str, topic: str) -> dict[str, list[str]]:
@@ -99,7 +99,7 @@ def _owned_by_thread(view: GroupView, consumer: str, topic: str) -> dict[str, li
         "fastlog verify-rebalance --group views --json",
     ),
     exit_codes=(
-        ("0", "each partition of each topic that is read has an owner that lives"),
+        ("0", "each partition of each topic that is read has a live owner"),
         ("1", "one has none, or the group has no member"),
         *EXIT_CODES[2:4],
         EXIT_CODES[-1],
@@ -129,7 +129,7 @@ def verify_rebalance_command(place: groups_access.Where, group: str, as_json: bo
     if rows:
         show(_FAULT_NAMES, rows, as_json, no_headers)
     if not view.members:
-        note(f"group {group!r} has no member that lives, so nobody reads anything: start its consumers")
+        note(f"group {group!r} has no live member, so nobody reads anything: start its consumers")
     failed = bool(faults) or not view.members
     note(f"Rebalance operation {'failed' if failed else 'successful'} !")
     return EXIT_FAILED if failed else EXIT_DONE

@@ -116,7 +116,7 @@ def topics_option(function: Any) -> Any:
 
 
 def table_options(function: Any) -> Any:
-    """``--json`` and ``--no-headers``."""
+    """Add ``--json`` and ``--no-headers``, which commands that print a table share."""
     function = options.option("--no-headers", group="Format", is_flag=True, help="No first line with names.")(function)
     return options.option("--json", "as_json", group="Format", is_flag=True, help="One JSON object a line.")(function)
 
@@ -136,7 +136,7 @@ def session_at(zookeeper: str, timeout: float) -> Iterator[Session]:
 
 
 def known_group(place: GroupStore, name: str) -> GroupView:
-    """The group; what makes no sense of it is said on stderr.
+    """The group; malformed nodes of it are reported on stderr.
 
     Raises:
         CommandError: there is no such group.

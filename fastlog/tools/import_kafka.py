@@ -18,12 +18,12 @@ from fastlog.tools.report import EXIT_DONE
 
 
 class SettingOf(click.ParamType):  # type: ignore[type-arg]
-    """``TOPIC:NAME=VALUE``."""
+    """A setting of one topic, written ``TOPIC:NAME=VALUE``."""
 
     name = "setting"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, str]:
-        """Topic, name and value."""
+        """Return topic, name and value; fails for a text without all three."""
         topic, colon, rest = str(value).partition(":")
         name, equals, text = rest.partition("=")
         if not colon or not equals:
@@ -113,7 +113,7 @@ def import_command(
 
 
 class _Flags(NamedTuple):
-    """What the command was told."""
+    """The options that say how the import is done and reported."""
 
     leave_out: bool
     dry_run: bool

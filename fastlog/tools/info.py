@@ -46,7 +46,7 @@ def info_command(as_json: bool) -> None:
 
 
 def information() -> dict[str, str]:
-    """What there is, by name, as text."""
+    """What is installed, by name, as text: versions of packages, how checksums are made, Java and ZooKeeper."""
     from fastlog import _crc
 
     found = {

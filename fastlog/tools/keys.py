@@ -26,7 +26,7 @@ class KeyRule(NamedTuple):
     fixed: bytes | None = None
 
     def split(self, line: bytes) -> tuple[bytes | None, bytes]:
-        """The key, or None, and the message."""
+        """Return the key, None where the line has none, and the message."""
         if self.separator is None:
             return self.fixed, line
         if self.field:

@@ -38,7 +38,7 @@ class ReadCursor:
 
     @property
     def done(self) -> bool:
-        """Nothing before ``end`` is left."""
+        """Whether everything before ``end`` has been read."""
         return self.end is not None and self.offset >= self.end
 
 
@@ -83,7 +83,7 @@ class Lanes:
             self.add(track)
 
     def add(self, track: Track) -> None:
-        """Read these as well."""
+        """Start threads that read this track as well."""
         count = max(1, min(len(track.cursors), MAX_LANES))
         for index in range(count):
             lane = _ReadingThread(track, track.cursors[index::count], self._fetch_bytes, self._put, self._stopping)
@@ -114,7 +114,7 @@ class Lanes:
                 yield item
 
     def close(self) -> None:
-        """End the threads; waits for them only so long that nobody notices."""
+        """End the threads; waits for up to ``_LEAVE_SECONDS`` for them."""
         self._stopping.set()
         for lane in self._lanes:
             lane.stop()

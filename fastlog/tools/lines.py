@@ -24,7 +24,7 @@ class InputBatches(ABC):
     """
 
     unit = "line"
-    """What a message is in the input."""
+    """What one message is called in the input, for errors and summaries."""
 
     def __init__(self, batch_bytes: int, max_message_bytes: int) -> None:
         self.first_line = 0
@@ -65,7 +65,7 @@ class LineBatches(InputBatches):
         self._overlaps = any(delimiter.startswith(delimiter[at:]) for at in range(1, len(delimiter)))
 
     def read(self, fd: int, name: str, wait: Callable[[int], None]) -> Iterator[list[bytes]]:
-        """As ``InputBatches``."""
+        """See ``InputBatches.read``."""
         delimiter, width = self._delimiter, len(self._delimiter)
         tail = b""  # while skipping: what may be the beginning of the delimiter
         skipping = False

@@ -15,14 +15,14 @@ MOST_BYTES = 256 * 2**20
 
 
 class Page(NamedTuple):
-    """What came back."""
+    """The answer to a request: HTTP status and body."""
 
     status: int
     body: bytes
 
     @property
     def text(self) -> str:
-        """The body, without what is no text."""
+        """The body as UTF-8, with U+FFFD in the place of bytes that are not."""
         return self.body.decode("utf-8", "replace")
 
 

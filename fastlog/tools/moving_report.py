@@ -27,7 +27,7 @@ EXIT_CODES = (
 
 
 def moving_options(function: Any) -> Any:
-    """Those that both have."""
+    """Add the options that ``fastlog import`` and ``fastlog export`` share."""
     selection = (
         ("--topic", "topics", {"multiple": True, "metavar": "TOPIC", "help": "Take it alone; may be repeated."}),
         ("--without", "without", {"multiple": True, "metavar": "TOPIC", "help": "Do not take it; may be repeated."}),

@@ -18,7 +18,7 @@ from fastlog.zkpaths import CONSUMERS, PartitionId, offset_path, parse_number
 
 
 class Kept(NamedTuple):
-    """An offset of a group."""
+    """A committed offset of a group, as one line of the file."""
 
     group: str
     partition: TopicPartition
@@ -26,12 +26,12 @@ class Kept(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where it stands in ZooKeeper."""
+        """The path of the offset's node in ZooKeeper."""
         return offset_path(self.group, *self.partition)
 
 
 def encode(offsets: Iterable[Kept]) -> bytes:
-    """The file."""
+    """The contents of the file, as ``ExportZkOffsets`` of 0.7 writes it: ``path:offset``, one a line."""
     return "".join(f"{item.path}:{item.offset}\n" for item in offsets).encode()
 
 

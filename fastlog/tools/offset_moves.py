@@ -26,7 +26,7 @@ class OffsetTarget(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One offset to write."""
+    """A change of one committed offset."""
 
     group: str
     partition: TopicPartition
@@ -37,11 +37,11 @@ class Move(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where it stands."""
+        """The path of the offset's node in ZooKeeper."""
         return offset_path(self.group, *self.partition)
 
     def row(self, as_json: bool) -> dict[str, Any]:
-        """For a table."""
+        """The fields of a row; ``as_json``: numbers stay numbers, and what is missing is null."""
         change = None if self.old is None or self.old < 0 else self.new - self.old
         return {
             "group": self.group,
@@ -53,7 +53,7 @@ class Move(NamedTuple):
 
 
 def made(session: Session, group: str, partition: TopicPartition, new: int) -> Move:
-    """The move from what is there now."""
+    """The move to ``new`` from the offset that the group has committed now."""
     node = session.get(offset_path(group, *partition))
     old: int | None = None
     if node is not None:
@@ -108,19 +108,19 @@ def misplaced(logs: BrokerLogs, partition: TopicPartition, offset: int, extent: 
 def refuse_live(
     views: Iterable[GroupView], force: bool, what_is_done: str, otherwise: str = ", or use --force"
 ) -> None:
-    """Raises ``CommandError`` while a group has members that live: they would go on where they are, and commit that."""
+    """Raises ``CommandError`` while a group has live members: they would go on where they are, and commit that."""
     for view in views:
         if not view.members:
             continue
         names = ", ".join(list(view.members)[:_SHOWN]) + (" …" if len(view.members) > _SHOWN else "")
         if force:
             note(
-                f"group {view.name!r} has members that live ({names}): they go on where they are until they are started"
+                f"group {view.name!r} has live members ({names}): they go on where they are until they are started"
                 " anew, and their next commit undoes this"
             )
             continue
         raise CommandError(
-            f"group {view.name!r} has {len(view.members)} members that live: {names}",
+            f"group {view.name!r} has {len(view.members)} live members: {names}",
             f"they go on where they are, and their next commit would undo {what_is_done}; nothing was written",
             f"stop them first{otherwise}",
         )
@@ -169,13 +169,13 @@ def chosen(
     topic_of_all = {item.topic for item in announced}
     if not names:
         for item in sorted(set(committed) - set(announced)):
-            note(f"{item} stays as it is: no broker that lives announces it")
+            note(f"{item} stays as it is: no live broker announces it")
         return list(announced)
     for name in names:
         if name not in known:
             raise CommandError(
                 f"--partition {name} names no partition of {', '.join(sorted(topic_of_all)) or 'the topic'}",
-                f"brokers that live announce {', '.join(known) or 'none'}",
+                f"live brokers announce {', '.join(known) or 'none'}",
                 "write it as <broker>-<partition>, for example --partition 0-1",
                 EXIT_USAGE,
             )

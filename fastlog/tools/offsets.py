@@ -119,10 +119,10 @@ def get_command(
     "--execute/--dry-run",
     group="Limits",
     default=False,
-    help="Write it. Without --execute it is only shown what would be written.",
+    help="Write them. Without --execute, print what would be written.",
 )
 @options.option(
-    "--force", group="Limits", is_flag=True, help="Even while members live, or somebody else commits meanwhile."
+    "--force", group="Limits", is_flag=True, help="Even with live members, or commits by somebody else meanwhile."
 )
 @groups_access.table_options
 def reset_command(
@@ -141,7 +141,7 @@ def reset_command(
 ) -> None:
     """Set where a group goes on. Shows what would be written; with --execute it is.
 
-    Refused while the group has members that live, which would undo it with their next commit. An offset is always
+    Refused while the group has live members, which would undo it with their next commit. An offset is always
     the start of a message, or the end of the log. The group may be one that never consumed yet.
     """
     from fastlog.consumer.broker_logs import BrokerLogs
@@ -175,7 +175,7 @@ def reset_command(
     else:
         note("dry run: nothing was written; --execute writes it")
         if view is not None and view.members:
-            note(f"group {group!r} has {len(view.members)} members that live: stop them before --execute")
+            note(f"group {group!r} has {len(view.members)} live members: stop them before --execute")
 
 
 @offsets_command.command(
@@ -193,7 +193,7 @@ def reset_command(
     "--execute/--dry-run",
     group="Limits",
     default=False,
-    help="Delete them. Without --execute it is only shown what would be deleted.",
+    help="Delete them. Without --execute, print what would be deleted.",
 )
 @groups_access.table_options
 def delete_command(
@@ -206,7 +206,7 @@ def delete_command(
 ) -> None:
     """Forget what a group has committed, and without --topic the group itself. Shows what would go; --execute does it.
 
-    Refused while the group has members that live.
+    Refused while the group has live members.
     """
     from fastlog.tools import offset_moves
 
@@ -298,7 +298,7 @@ def export_command(place: groups_access.Where, groups: tuple[str, ...], output_f
     "--force",
     group="Limits",
     is_flag=True,
-    help="Even while members live, somebody else commits meanwhile, or offsets are no message boundaries.",
+    help="Even with live members, commits by somebody else meanwhile, or offsets that are no message boundaries.",
 )
 @groups_access.table_options
 def import_command(
@@ -311,7 +311,7 @@ def import_command(
 ) -> None:
     """Write the offsets of a file that export, or Kafka 0.7's ExportZkOffsets, has made.
 
-    The file is read and checked as a whole first. Refused while a group of it has members that live, and when an
+    The file is read and checked as a whole first. Refused while a group of it has live members, and when an
     offset is neither the start of a message nor the end of the log; those of brokers that are away are not checked.
     """
     from fastlog.tools import offset_files, offset_moves
@@ -357,7 +357,7 @@ def _announced(
         there = [TopicPartition(topic, item) for item in groups.announced(topic)]
         if not there:
             raise CommandError(
-                f"no broker that lives announces topic {topic!r}",
+                f"no live broker announces topic {topic!r}",
                 "so nobody can say where its log begins and ends",
                 f"check --topic, or start its brokers; {groups.where}. Nothing was written",
                 EXIT_USAGE,

@@ -24,12 +24,12 @@ class OldName(NamedTuple):
 
 
 def flag(*words: str) -> OldName:
-    """A name without a value."""
+    """An option of 0.7 that takes no value and stands for ``words``; without any, for what is done in any case."""
     return OldName(" ".join(words) or "what is done anyway", lambda _: list(words), takes_value=False)
 
 
 def same(name: str) -> OldName:
-    """Another name, and the same value."""
+    """An option of 0.7 that is ``name`` here and takes the same value."""
     return OldName(name, lambda value: [name, value])
 
 

@@ -101,7 +101,7 @@ class _Helpful(click.Command):
 
 
 class Command(_Helpful):
-    """One command."""
+    """A command with examples, exit codes, options in groups, and the names that 0.7 had for them."""
 
 
 class CommandGroup(_Helpful, click.Group):
@@ -151,7 +151,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number of seconds."""
+        """Return seconds; fails for what is no duration, is negative, or is above 10⁷ seconds."""
         if isinstance(value, int | float):
             return float(value)
         try:
@@ -169,7 +169,7 @@ class When(click.ParamType):  # type: ignore[type-arg]
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Milliseconds since 1970."""
+        """Return milliseconds since 1970; fails for what is no time."""
         if isinstance(value, int):
             return value
         text = str(value).strip()
@@ -191,7 +191,7 @@ class At(NamedTuple):
 
 
 Begin = str | int | At
-"""Where reading begins: ``beginning``, ``end``, an offset, minus so many messages before the end, or a moment."""
+"""Where reading begins: ``beginning``, ``end``, an offset, ``-N`` for N messages before the end, or a moment."""
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -204,7 +204,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         self.high = high
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number of bytes."""
+        """Return the number of bytes; fails for what is no size, or one out of range."""
         try:
             size = value if isinstance(value, int) else settings.parse_bytes(str(value))
         except ConfigError as error:
@@ -223,7 +223,7 @@ class Separator(click.ParamType):  # type: ignore[type-arg]
         self.in_line = in_line
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        """The bytes."""
+        """Return the bytes; fails for a bad escape, an empty text, and a newline where ``in_line`` is set."""
         if isinstance(value, bytes):
             return value
         try:
@@ -249,7 +249,7 @@ def connection_options(function: Any) -> Any:
 
 
 def connect_timeout_option(function: Any) -> Any:
-    """``--connect-timeout``."""
+    """Add ``--connect-timeout``."""
     return option(
         "--connect-timeout",
         group="Connection",

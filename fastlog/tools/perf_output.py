@@ -28,7 +28,7 @@ NO_FLUSH_POLICY = "unknown: the broker does not tell it"
 
 
 def output_options(function: Any) -> Any:
-    """The options of the group Format."""
+    """Add the options that say in which form the figures are printed."""
     for decorate in reversed(
         (
             options.option(
@@ -103,7 +103,7 @@ def chosen_options(kind: type[_Options], given: Mapping[str, Any], **own: Any) -
 
 
 def usage(error: ConfigError) -> CommandError:
-    """A refused option, in three lines."""
+    """The command's error for an option that was refused: what, why, and what to do."""
     return CommandError(
         str(error).replace("\n", "; "), "an option has a value that cannot be used", "see --help", EXIT_USAGE
     )
@@ -124,7 +124,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def surroundings_words(found: dict[str, Any]) -> list[str]:
-    """The same for people."""
+    """The lines of ``surroundings`` in the summary for people."""
     machine = found["machine"]
     return [
         f"  flush policy {found['flush_policy']}",
@@ -146,19 +146,19 @@ class RowPrinter:
         self._lock = threading.Lock()
 
     def row(self, text: str) -> None:
-        """A line of data."""
+        """Print one row of figures."""
         with self._lock:
             click.echo(text)
 
     def summary(self, lines: list[str]) -> None:
-        """Lines for people."""
+        """Print the summary on stdout for people, on stderr behind rows of CSV, and not at all with ``--json``."""
         if self.format == "human":
             click.echo("\n".join(lines))
         elif self.format != "json":
             note("\n".join(lines))
 
     def object(self, found: dict[str, Any]) -> None:
-        """The one object of ``--json``."""
+        """Print the one object that ``--json`` gives."""
         click.echo(json.dumps(found, ensure_ascii=False, default=str))
 
 

@@ -55,7 +55,7 @@ def json_text(data: bytes) -> tuple[str, bool]:
 
 
 def text_or_none(data: bytes | None) -> tuple[str | None, bool]:
-    """The same; None for null."""
+    """As ``json_text``, for data that may be null: None, which is not in base64."""
     return (None, False) if data is None else json_text(data)
 
 
@@ -84,7 +84,7 @@ def record_fields(key: bytes | None, timestamp: int, headers: Headers) -> dict[s
 
 
 def json_line(topic: str, partition: int, found: _Shown) -> bytes:
-    """An object with everything."""
+    """A JSON object with topic, partition, offsets, and all that the message has."""
     return f'{{"topic": {in_json(topic)}, {json_fields(partition, found)}}}'.encode()
 
 

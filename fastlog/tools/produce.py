@@ -147,7 +147,7 @@ def _settings() -> list[Setting]:
     group="Limits",
     type=click.IntRange(1),
     metavar="N",
-    help="Stop when so many lines were sent.",
+    help="Stop after N lines.",
 )
 @options.option(
     "--acks",

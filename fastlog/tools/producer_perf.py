@@ -298,7 +298,7 @@ def as_object(
 
 
 def settings_of(options: ProducerOptions) -> dict[str, Any]:
-    """Every option of the run."""
+    """Every option of the run, by its name on the command line, as JSON can have it."""
     return {
         "brokers": options.brokers or None,
         "zk_connect": options.zk_connect or None,

@@ -26,7 +26,7 @@ def animates() -> bool:
 
 
 def amount(count: int, size: int, seconds: float) -> str:
-    """Counts and rates in words."""
+    """``12 messages, 345 bytes in 0.10 s``, with the rates."""
     seconds = max(seconds, 1e-6)
     rates = f"{count / seconds:.0f} msg/s, {size / seconds / 1e6:.1f} MB/s"
     return f"{count} messages, {size} bytes in {seconds:.2f} s ({rates})"
@@ -37,7 +37,7 @@ def _is_unicode() -> bool:
 
 
 def _short(number: int) -> str:
-    """With three digits and a prefix."""
+    """A number with three digits and an SI prefix: ``1.23 M``."""
     prefixes = ["", "k", "M", "G", "T"]
     value = float(number)
     while value >= 1000 and len(prefixes) > 1:
@@ -65,7 +65,7 @@ class ConsoleProgress:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since this was made."""
         return time.monotonic() - self.started
 
     def add(self, count: int, size: int) -> None:

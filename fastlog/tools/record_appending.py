@@ -52,7 +52,7 @@ class StorableBatch(NamedTuple):
     offset: int
     next_offset: int
     records: int
-    """0 for the mark of a transaction."""
+    """How many records it has; 0 for the marker of a transaction."""
     data: bytearray
 
 
@@ -88,7 +88,7 @@ class RecordAppender:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections. May be called twice."""
         self._broker.close()
         if self._consumer is not None:
             self._consumer.close()
@@ -100,7 +100,7 @@ class RecordAppender:
         Raises:
             OtherBytesError: somebody else appends, too.
             RecordsError: the broker refuses; nothing from the refused batch on is stored.
-            TransportError: the broker is away for half a minute.
+            TransportError: the broker is unavailable for half a minute.
         """
         left = deque(batches)
         backoff = BoundedBackoff()
@@ -125,7 +125,7 @@ class RecordAppender:
 
         Raises:
             OtherBytesError: somebody else has appended.
-            TransportError: the broker is away for half a minute, or does not flush.
+            TransportError: the broker is unavailable for half a minute, or does not flush.
         """
         deadline = time.monotonic() + _FLUSH_SECONDS
         backoff = BoundedBackoff()

@@ -126,7 +126,7 @@ FORMS: dict[str, RecordForm] = {
     "offsets": offsets_line,
     "checksum": checksum_line,
 }
-"""What ``--format`` names."""
+"""By the name that ``--format`` takes: the function that makes a record's line."""
 
 
 def _length(data: bytes | None) -> int:

@@ -72,7 +72,7 @@ def listed(broker: Broker, others: Collection[str], *, with_internal: bool) -> l
 
 
 def described(records: RecordBroker, topic: str) -> list[dict[str, Any]]:
-    """Rows of ``fastlog topics describe``; clients of today are told of what is flushed, and of nothing beyond."""
+    """Rows of ``fastlog topics describe``; today's protocol reports what is flushed, and nothing beyond."""
     places = _places(records, topic)
     starts, ends = records.offsets(places, EARLIEST), records.offsets(places, LATEST)
     return [

@@ -19,7 +19,7 @@ class Speed(click.ParamType):  # type: ignore[type-arg]
     name = "speed"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The factor; 0 is full speed."""
+        """Return the factor by which time is compressed; 0 is as fast as possible."""
         if isinstance(value, float):
             return value
         text = str(value).strip().rstrip("x×")
@@ -93,7 +93,7 @@ class Speed(click.ParamType):  # type: ignore[type-arg]
     metavar="N",
     help="N messages a second instead, over all partitions.",
 )
-@options.option("--messages", group="Limits", type=click.IntRange(1), metavar="N", help="Stop after so many messages.")
+@options.option("--messages", group="Limits", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 @options.option(
     "--max-message-bytes",
     group="Limits",

@@ -14,7 +14,7 @@ from fastlog.tools.topic_places import Site
 class SameTopic:
     """Knows what brokers call the logs of a topic now: an id where it is one of records, else when each was made.
 
-    A broker of plain Kafka 0.7 tells nothing of that, and nobody tells it of logs from before it was written down.
+    A broker of plain Kafka 0.7 does not report that, and no broker knows it of logs from before it was written down.
     """
 
     def __init__(self, topic: str, sites: Sequence[Site], timeout: float, so: str, what_to_do: str) -> None:

@@ -39,7 +39,7 @@ _TAIL_LINES = 20
 
 
 class _Enough(Exception):
-    """A client has written long enough."""
+    """Raised from a client's callback to end its writing."""
 
 
 class SelfTestError(Exception):
@@ -56,7 +56,7 @@ class SelfTestClient(Protocol):
         """Send the numbers, batch by batch; ``acknowledged`` is told the last one of each. Raises when that fails."""
 
     def read(self, address: str, count: int) -> list[bytes]:
-        """At least so many messages, or those that come within ``PATIENCE_SECONDS``."""
+        """At least ``count`` messages, or those that come within ``PATIENCE_SECONDS``."""
 
 
 @click.command(
@@ -145,7 +145,7 @@ class SelfTest:
         self._sent = dict.fromkeys((client.topic for client in self._clients), 0)
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """Names and functions."""
+        """Yield the name of each step, and the function that does it and returns what it found."""
         yield "start", self._start
         for client in self._clients:
             yield f"write {client.name}", partial(self._write, client)

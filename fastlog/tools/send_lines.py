@@ -56,7 +56,7 @@ class LineSender:
         self.as_json = False
         """The summary is an object on stdout, too."""
         self.max_messages: int | None = None
-        """Send no more than so many."""
+        """How many messages are sent at most; None: all of the input."""
         self._headers = headers or None
         self._has_nulls = has_nulls
         self._turn = 0

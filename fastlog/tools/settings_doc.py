@@ -46,7 +46,7 @@ def client_rows(config: type[Settings]) -> str:
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """``docs/settings.md`` as Markdown, made from the settings table."""
     return _HEAD + "".join(_section(section) for section in reversed(BrokerConfig.__bases__))
 
 

@@ -90,7 +90,7 @@ class Start:
         ]
 
     def _numbers(self, count: int) -> Sequence[int]:
-        """The partitions that are read, of so many that there may be."""
+        """The partitions that are read, of the ``count`` that there may be."""
         if self._partition is None:
             if isinstance(self._offset, int) and self._offset >= 0 and count > 1:
                 raise CommandError(

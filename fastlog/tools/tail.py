@@ -53,9 +53,7 @@ from fastlog.tools import groups_access, options, signals
 @options.option(
     "--no-headers", group="Format", is_flag=True, help="No ==> TOPIC <== between messages of several topics."
 )
-@options.option(
-    "--max-messages", group="Limits", type=click.IntRange(1), metavar="N", help="Stop after so many messages."
-)
+@options.option("--max-messages", group="Limits", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 def tail_command(
     brokers: str,
     connect_timeout: float,

@@ -38,7 +38,7 @@ class Table(NamedTuple):
     names: Sequence[str]
     rows: Sequence[Sequence[str]]
     more: int
-    """Rows that are left out."""
+    """How many rows did not fit and are left out."""
 
 
 @click.command(
@@ -161,7 +161,7 @@ def _shown(as_json: bool) -> Iterator[Callable[[TopView], None]]:
 
 
 def text_of(view: TopView) -> str:
-    """The block of lines."""
+    """The view as plain lines, where the output is no terminal or ``rich`` is not installed."""
     parts = [_head(view)]
     for table in tables(view, _PLAIN_ROWS, len(view.processes)):
         cells = [list(table.names), *table.rows]
@@ -179,7 +179,7 @@ def text_of(view: TopView) -> str:
 
 
 def tables(view: TopView, rows: int, process_rows: int) -> list[Table]:
-    """Topics, groups and processes, at most so many rows of the first two, and of the last."""
+    """Topics, groups and processes: at most ``rows`` of each of the first two, and ``process_rows`` of the last."""
     topics = [
         (
             printable(item.topic),
@@ -227,7 +227,7 @@ def tables(view: TopView, rows: int, process_rows: int) -> list[Table]:
 
 
 def size(count: float) -> str:
-    """Bytes, short."""
+    """A number of bytes with its binary unit: ``512 B``, ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -247,7 +247,7 @@ def _head(view: TopView) -> str:
 
 
 def _screen(view: TopView, lines: int) -> Group:
-    """The same for a terminal of so many lines."""
+    """The view for a terminal of ``lines`` lines."""
     from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text

@@ -20,12 +20,12 @@ from fastlog.zkpaths import PartitionId
 
 
 class PartitionPlace(NamedTuple):
-    """One partition that exists."""
+    """A partition that exists: the broker that has it, and its readable range of offsets."""
 
     partition: PartitionId
     address: Address
     start: int
-    """The oldest offset that is held."""
+    """The oldest offset that the broker still has."""
     end: int
     """Up to where it can be read, once what was appended until now is flushed."""
 
@@ -101,7 +101,7 @@ def find_topic_sites(
 def find_all_sites(
     topic: str, brokers: str, zookeeper: str | None, timeout: float, *, of_records: bool = False
 ) -> list[Site]:
-    """The same for who produces: in ZooKeeper all brokers that live, since none may announce the topic yet.
+    """The same for who produces: in ZooKeeper all live brokers, since none may announce the topic yet.
 
     Of a plain 0.7 broker nobody knows how many partitions it will have then: it has none here.
     """

@@ -36,7 +36,7 @@ _MOST_FLUSH_SECONDS = 30.0
 
 
 class _Source(NamedTuple):
-    """A topic, as it is to be dumped."""
+    """A topic to dump: the head that the file gets, its partitions, and the check that it is still the same topic."""
 
     head: dump_file.TopicHead
     places: list[PartitionPlace]
@@ -102,7 +102,7 @@ def _write(source: _Source, writer: dump_file.DumpWriter, progress: ConsoleProgr
 
 
 def _source(topic: str, sites: list[Site], timeout: float, following: int) -> _Source:
-    """What there is of a topic now."""
+    """Where the topic's partitions begin and end now: what is dumped of it, however much is appended meanwhile."""
     places = [place for site in sites for place in site.places]
     same = SameTopic(topic, sites, timeout, "nothing was written", "dump it again")
     now_ms = int(time.time() * 1000)

@@ -85,7 +85,7 @@ def zookeeper_command() -> None:
     show_default=True,
     metavar="N",
     type=click.IntRange(1, _MOST_SERVERS),
-    help="How many form one ensemble, all on this machine. It works while more than half of them live.",
+    help="How many form one ensemble, all on this machine. It works while more than half of them run.",
 )
 @options.option(
     "--host",
@@ -193,7 +193,7 @@ def _watch(ensemble: Ensemble) -> NoReturn:
 
 
 def _lock(data_dir: Path) -> int:
-    """A lock that lives as long as this process: two servers would write over each other's data."""
+    """A lock that is held as long as this process runs: two servers would write over each other's data."""
     descriptor = os.open(data_dir / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -83,7 +83,7 @@ def forget_broker_command(zookeeper: str, connect_timeout: float, broker: int) -
         if session.get(broker_path(broker)) is not None:
             raise CommandError(
                 f"broker {broker} is registered",
-                "a broker that lives writes down again what it has",
+                "a live broker writes down again what it has",
                 "stop it first, if it is to go for good",
             )
         _check(session, holdings_path(broker))

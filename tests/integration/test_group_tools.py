@@ -93,7 +93,7 @@ def test_names_that_others_wrote_command_no_terminal(site: Site, tools: Tools, o
 
 
 def test_verify_rebalance(site: Site, tools: Tools, old_group: str) -> None:
-    """Exit code 1 when a partition lacks an owner, and when the owner is no thread of a member that lives."""
+    """Exit code 1 when a partition lacks an owner, and when the owner is no thread of a live member."""
     ran = tools("verify-rebalance", "--group", old_group)
     assert (ran.code, ran.out) == (0, "") and "Rebalance operation successful !" in ran.err
     site.client.delete(f"/consumers/{old_group}/owners/logs/1-1")
@@ -117,7 +117,7 @@ def test_offsets_are_reset_after_a_dry_run(site: Site, tools: Tools, old_group: 
     assert dry.code == 0 and "dry run: nothing was written" in dry.err and set(stored().values()) == {0}
     assert {place(row): row["new_offset"] for row in dry.rows} == ends
     ran = tools("offsets reset", *reset, "--to-latest", "--execute")
-    assert ran.code == 1 and "2 members that live" in ran.refused()[0] and "--force" in ran.refused()[2]
+    assert ran.code == 1 and "2 live members" in ran.refused()[0] and "--force" in ran.refused()[2]
     assert set(stored().values()) == {0}
     ran = tools("offsets reset", *reset, "--to-latest", "--execute", "--force")
     assert ran.code == 0 and stored() == ends and "their next commit undoes this" in ran.err
@@ -182,7 +182,7 @@ def test_a_group_of_our_own(site: Site, tools: Tools, topic: str) -> None:
         assert {place(row): row["offset"] for row in rows if row["offset"] is not None} == committed
         assert {row["owner"] for row in rows} == {f"{consumer.consumer_id}-0"}
     ran = tools("verify-rebalance", "--group", f"g-{topic}")
-    assert ran.code == 1 and "no member that lives" in ran.err
+    assert ran.code == 1 and "no live member" in ran.err
     ran = tools("lag", "--group", f"gg-{topic}")
     assert ran.code == 2 and f"'g-{topic}'" in ran.refused()[2]
     assert tools("lag", "--group", f"g-{topic}", "--topic", "lgos").code == 2

@@ -175,7 +175,7 @@ def test_members_that_live_are_refused(capsys: pytest.CaptureFixture[str]) -> No
     quiet: Any = SimpleNamespace(name="quiet", members={})
     live: Any = SimpleNamespace(name="live", members={f"m{number}": None for number in range(6)})
     refuse_live([quiet], False, "this")
-    with pytest.raises(CommandError, match="'live' has 6 members that live: m0, m1, m2, m3, m4 …"):
+    with pytest.raises(CommandError, match="'live' has 6 live members: m0, m1, m2, m3, m4 …"):
         refuse_live([quiet, live], False, "this")
     assert capsys.readouterr().err == ""
     refuse_live([quiet, live], True, "this")
