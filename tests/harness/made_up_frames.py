@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -18,6 +18,8 @@ import pytest
 Row = dict[str, Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INTERVAL = re.compile(r"(?:INTERVAL )?(\d+) milliseconds")
+
+_ADDED = re.compile(r"aggregate\((\w+), 0L, \(sum, event\) -> sum \+ event\.(\w+)\)")
 
 
 def moment(seconds: float) -> datetime:
@@ -84,11 +86,33 @@ class Column:
     def isNotNull(self) -> Column:
         return ~self.isNull()
 
+    def isin(self, values: Sequence[Any]) -> Column:
+        return Column("", lambda row: _known(lambda value: value in values)(self.value(row)))
+
     def alias(self, name: str) -> Column:
         return Column(name, self.value, self.many)
 
+    def when(self, condition: Column, value: Any) -> Column:
+        """Where none of the conditions before is true, and this one is."""
+        assert isinstance(self, Case)
+        return Case([*self.cases, (condition, value if isinstance(value, Column) else lit(value))])
+
+    def otherwise(self, value: Any) -> Column:
+        return self.when(lit(True), value)
+
     def cast(self, kind: str) -> Column:
         return self  # the rows have what an expression would give
+
+
+class Case(Column):
+    """The value of the first condition that is true, or null."""
+
+    def __init__(self, cases: list[tuple[Column, Column]]) -> None:
+        self.cases = cases
+        super().__init__("", self._chosen)
+
+    def _chosen(self, row: Row) -> Any:
+        return next((value.value(row) for condition, value in self.cases if condition.value(row) is True), None)
 
 
 def col(name: str) -> Column:
@@ -110,8 +134,11 @@ def lit(value: Any) -> Column:
 
 
 def expr(text: str) -> Column:
-    """A span of time, or the name of a column."""
+    """A span of time, the sum of what is in a list, or the name of a column."""
     found = _INTERVAL.fullmatch(text)
+    added = _ADDED.fullmatch(text)
+    if added is not None:
+        return Column("", lambda row: builtins.sum(item[added[2]] for item in row[added[1]]))
     return col(text) if found is None else lit(timedelta(milliseconds=int(found[1])))
 
 
@@ -120,7 +147,7 @@ def timestamp_millis(column: Column) -> Column:
     return Column("", lambda row: _known(lambda ms: moment(ms / 1000))(column.value(row)))
 
 
-def window(time: str, length: str, slide: str | None) -> Column:
+def window(time: str, length: str, slide: str | None = None) -> Column:
     """The windows that a time is in: of a length, and one begins every so often, from 1970 on."""
     step = expr(slide or length).value({})
     long = expr(length).value({})
@@ -147,9 +174,42 @@ def coalesce(name: str, other: Column) -> Column:
     return Column("", lambda row: other.value(row) if row[name] is None else row[name])
 
 
-def when(condition: Column, column: Column) -> Column:
-    """Null unless the condition is true."""
-    return Column("", lambda row: column.value(row) if condition.value(row) is True else None)
+def when(condition: Column, value: Any) -> Case:
+    """Null unless the condition is true, or one that follows."""
+    return Case([(condition, value if isinstance(value, Column) else lit(value))])
+
+
+def unix_millis(column: Column) -> Column:
+    """The milliseconds of a time since 1970, rounded down."""
+    return Column("", lambda row: _known(lambda at: (at - EPOCH) // timedelta(milliseconds=1))(column.value(row)))
+
+
+def pmod(one: Column, other: Column) -> Column:
+    """What is left of a division, never below 0."""
+    return Column("", lambda row: _known(lambda a, b: a % b)(one.value(row), other.value(row)))
+
+
+def collect_set(name: str) -> Column:
+    """What there is in a group, each once, without nulls."""
+
+    def value(group: Row) -> list[Any]:
+        found: list[Any] = []
+        for item in (row[name] for row in group["rows"]):
+            if item is not None and item not in found:
+                found.append(item)
+        return found
+
+    return Column("", value)
+
+
+def size(name: str) -> Column:
+    """How many items are in a list."""
+    return Column("", lambda row: len(row[name]))
+
+
+def max(column: Column) -> Column:
+    """Of a group of rows."""
+    return Column("max", lambda group: builtins.max(map(column.value, group["rows"]), default=None))
 
 
 def timestamp_seconds(column: Column) -> Column:
@@ -157,8 +217,9 @@ def timestamp_seconds(column: Column) -> Column:
     return Column("", lambda row: _known(moment)(column.value(row)))
 
 
-def unix_micros(column: Column) -> Column:
+def unix_micros(column: str | Column) -> Column:
     """The microseconds of a time since 1970."""
+    column = col(column) if isinstance(column, str) else column
     return Column("", lambda row: _known(lambda at: (at - EPOCH) // timedelta(microseconds=1))(column.value(row)))
 
 
@@ -181,6 +242,16 @@ def count(column: Column) -> Column:
 def broadcast(frame: Frame) -> Frame:
     """The frame."""
     return frame
+
+
+class _Row(Row):
+    """A row that is handed out: its values by name or by number."""
+
+    def __getitem__(self, key: str | int) -> Any:
+        return super().__getitem__(key) if isinstance(key, str) else [*self.values()][key]
+
+    def asDict(self) -> Row:
+        return dict(self)
 
 
 class Frame:
@@ -211,7 +282,35 @@ class Frame:
     def count(self) -> int:
         return len(self.rows)
 
-    def where(self, condition: Column) -> Self:
+    def persist(self) -> Self:
+        return self
+
+    def unpersist(self) -> Self:
+        return self
+
+    def collect(self) -> list[Any]:
+        return [_Row(row) for row in self.rows]
+
+    def toLocalIterator(self) -> Iterator[Any]:
+        return iter(self.collect())
+
+    def orderBy(self, *names: str) -> Self:
+        return self._made(sorted(self.rows, key=lambda row: [row[name] for name in names]), self.columns)
+
+    def distinct(self) -> Self:
+        return self.dropDuplicates(self.columns)
+
+    def dropDuplicates(self, names: list[str]) -> Self:
+        first = {repr([row[name] for name in names]): row for row in reversed(self.rows)}
+        return self._made(reversed(first.values()), self.columns)
+
+    def agg(self, *columns: Column) -> Frame:
+        return Frame([{column.name: column.value({"rows": self.rows}) for column in columns}])
+
+    def where(self, condition: Column | str) -> Self:
+        if isinstance(condition, str):
+            name, _, kind = condition.partition(" ")
+            condition = {"IS NULL": col(name).isNull(), "IS NOT NULL": col(name).isNotNull()}[kind]
         return self._made([row for row in self.rows if condition.value(row) is True], self.columns)
 
     def withColumn(self, name: str, column: Column) -> Self:
@@ -270,6 +369,9 @@ class Group:
     def __init__(self, rows: list[Row], keys: list[str]) -> None:
         self._rows = rows
         self._keys = keys
+
+    def count(self) -> Frame:
+        return self.agg(count(lit(1)).alias("count"))
 
     def agg(self, *columns: Column) -> Frame:
         groups: dict[str, list[Row]] = {}
