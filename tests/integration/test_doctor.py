@@ -169,6 +169,13 @@ def test_a_broker_of_other_directories_has_the_port(doctor: Doctor) -> None:
         assert "a fastlog broker with the id" in doctor.row("port", "--port", port)["found"]
 
 
+def test_a_port_whose_connections_have_just_ended_is_free() -> None:
+    """The kernel keeps them for a minute, which is in no broker's way."""
+    with listening() as port, socket.create_connection(("127.0.0.1", port)) as client:
+        assert client.recv(1) == b""
+    assert doctor_network._cannot_bind(ListenAddress("127.0.0.1", port)) is None
+
+
 def test_of_several_processes_with_a_port_the_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which has made the others; those of other users have no number."""
     ends = [SimpleNamespace(laddr=SimpleNamespace(port=9), pid=pid) for pid in (None, 2**22, os.getpid())]
@@ -494,6 +501,11 @@ def test_a_clock_that_went_back(doctor: Doctor, monkeypatch: pytest.MonkeyPatch)
 def test_a_clock_that_nobody_keeps(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, kept: bool, level: str) -> None:
     monkeypatch.setattr(doctor_machine, "_is_kept", lambda: kept)
     assert doctor.row("clock")["level"] == level
+
+
+def test_a_kernel_that_does_not_tell_is_taken_to_keep_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace())
+    assert doctor_machine._is_kept()
 
 
 def test_more_memory_for_requests_than_there_is(doctor: Doctor) -> None:
