@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from fastlog import errors
 from fastlog.errors import ConfigError
 from fastlog.spark import environment
-from fastlog.spark.jobs import command, counts, expire, join, load, optimize, parameters, vacuum
+from fastlog.spark.jobs import audit, command, counts, expire, join, load, optimize, parameters, vacuum
 from fastlog.spark.jobs.command import LazySpark
 from fastlog.spark.jobs.load import parse_place, starting_options
 from fastlog.spark.lake import Lake
@@ -40,6 +40,15 @@ def run(what: click.Command, *given: object) -> Any:
     error = done.exception
     said = error.format_message() if isinstance(error, click.ClickException) else str(error)
     return SimpleNamespace(code=code, stdout=done.stdout, stderr=done.stderr, said=f"{done.output}{said}")
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Puts back those of signals that a command takes for its process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 # -- load --------------------------------------------------------------------------------------------------------------
@@ -437,6 +446,19 @@ def test_limits_of_upkeep(table: Path) -> None:
     assert run(vacuum.vacuum_command, "--table", table, "--keep-hours", 1).code == 0
 
 
+@pytest.mark.parametrize("job", [audit, counts, expire, join, load, optimize, vacuum])
+def test_each_job_is_a_command(job: Any, capsys: pytest.CaptureFixture[str], handlers: None) -> None:
+    """Which leaves the process with its exit code, and says in what was wrong where its options stand."""
+    name = job.__name__.rpartition(".")[2]
+    with pytest.raises(SystemExit) as left:
+        job.main(["--help"])
+    assert left.value.code == 0
+    assert f"python -m fastlog.spark.jobs.{name}" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as left:
+        job.main(["--nosuch"])
+    assert left.value.code == 2
+
+
 # -- the Spark of a job ------------------------------------------------------------------------------------------------
 
 
@@ -548,11 +570,16 @@ def test_a_spark_in_another_thread_leaves_signals_alone(started: list[Any]) -> N
     assert len(found) == 1
 
 
-def test_handlers_of_signals_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+def test_handlers_of_signals_are_put_back(handlers: None) -> None:
+    def own(number: int, frame: object) -> None:
+        pytest.fail("nobody sends one")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, own)
     with command.batches_unbroken():
-        assert signal.getsignal(signal.SIGTERM) not in before
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+        assert signal.getsignal(signal.SIGINT) is not own
+        assert signal.getsignal(signal.SIGTERM) is not own
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == [own, own]
 
 
 # -- errors and values -------------------------------------------------------------------------------------------------
