@@ -1,7 +1,9 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint32_t
+from cpython.list cimport PyList_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from fastlog._record_batch cimport FoundRecord, RecordWalk, headers_of
+from fastlog._record_batch cimport FoundRecord, PlacedValue, RecordSpan, RecordWalk, delta_of, headers_of, next_value
+from fastlog._records cimport RecordFields
 
 
 cdef enum:
@@ -53,6 +55,43 @@ cdef inline void entry_of(const FoundRecord* record, Entry* entry) noexcept nogi
     entry.entry_bytes = max(0, record.fields.key_bytes) + max(0, record.fields.value_bytes) + RECORD_BYTES
     entry.magic = RECORD_MAGIC
     entry.attributes = 0
+
+
+cdef inline Py_ssize_t take_values(
+    RecordSpan span, RecordWalk* walk, list into, Py_ssize_t count, Py_ssize_t size
+) except? -1:
+    """Append the values of the records of a span that are in turn in a walk until the list has ``count`` items, or
+    they have taken ``size`` bytes; what is left of ``size``. The walk moves once all of it is done."""
+    cdef RecordWalk ahead = walk[0]
+    cdef RecordFields fields
+    cdef const uint8_t* last = NULL
+    cdef const PlacedValue* placed = NULL
+    if span.placed != NULL:
+        placed = span.placed + (span.walk.left - ahead.left)
+    count -= PyList_GET_SIZE(into)
+    while ahead.left and count > 0 and size > 0:
+        last = ahead.at
+        if placed != NULL:
+            fields.value, fields.value_bytes = span.base + placed.at, placed.value_bytes
+            fields.key_bytes = placed.key_bytes
+            ahead.at = span.base + placed.end
+            ahead.left -= 1
+            placed += 1
+        elif not next_value(&ahead, &fields):
+            raise BufferError("the bytes changed while they were read")
+        if fields.value_bytes < 0:
+            into.append(None)
+            size -= max(0, fields.key_bytes) + RECORD_BYTES
+        else:
+            into.append(PyBytes_FromStringAndSize(<const char*>fields.value, fields.value_bytes))
+            size -= max(0, fields.key_bytes) + fields.value_bytes + RECORD_BYTES
+        count -= 1
+    if last != NULL:
+        ahead.least_delta = <int64_t>delta_of(last, &ahead) + 1
+        if not ahead.least_delta:
+            raise BufferError("the bytes changed while they were read")
+    walk[0] = ahead
+    return size
 
 
 cdef inline object key_of(const FoundRecord* record):

@@ -226,17 +226,20 @@ cdef class PayloadStream(SpanCursor):
         cdef list result = []
         cdef Py_ssize_t i, part
         cdef object payload
+        size = max(1, size)
         if not self.left and not self.ready():
             return result
         while True:
-            part = min(self.left, count - len(result))
+            if self.is_records:
+                size = self.take_records(result, count, size)
+            part = min(self.left, count - len(result)) if not self.is_records else 0
             for i in range(part):
-                self.step_payload(&entry)
+                self.step(&entry)
                 result.append(payload_of(&entry))
                 size -= entry.entry_bytes
                 if size <= 0:
                     return result
-            if len(result) >= count:
+            if len(result) >= count or size <= 0:
                 return result
             try:
                 if not self.advance():
@@ -245,8 +248,18 @@ cdef class PayloadStream(SpanCursor):
                 self.failure = error
                 return result
 
+    cdef Py_ssize_t take_records(self, list into, Py_ssize_t count, Py_ssize_t size) except? -1:
+        """Append payloads of the span of records in hand; what is left of ``size``."""
+        try:
+            size = take_values(<RecordSpan>self.entries, &self.walk, into, count, size)
+        except BufferError:
+            self.let_go()
+            raise
+        self.left = self.walk.left
+        return size
+
     cdef inline int step_payload(self, Entry* entry) except -1:
-        """``step``, of which only the payload and the size of the entry are wanted."""
+        """``step``, of which only the payload is wanted."""
         if not self.is_records:
             return self.step(entry)
         if not next_value(&self.walk, &self.record.fields):

@@ -1,8 +1,8 @@
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 
 from fastlog._records cimport (
     MIN_RECORD_BYTES, NUMBER_CUT, NUMBER_WHOLE, RECORDS_LEFT, RECORDS_LENGTH, RECORDS_OK, RECORDS_TAIL, RECORDS_VARINT,
-    RecordFields, read_fields, take_bytes, take_int32, take_int64,
+    RecordFields, pass_number, read_fields, take_bytes, take_int32,
 )
 
 cdef enum BatchStatus:
@@ -81,36 +81,55 @@ cdef inline int next_record(RecordWalk* walk, FoundRecord* out) noexcept nogil:
 
 
 cdef inline bint next_value(RecordWalk* walk, RecordFields* out) noexcept nogil:
-    """Find offset, key and value alone of the record in turn, of a batch whose records were checked; go on behind it.
+    """Find key and value alone of the record in turn, of a batch whose records were checked; go on behind it.
 
-    False, and it stays, where they would lie beyond the bytes of the walk: those have changed since.
+    False, and it stays, where they would lie beyond the bytes of the walk: those have changed since. What the walk knows of
+    offsets stays as it was: ``delta_of`` reads that of a record.
     """
     cdef const uint8_t* p = walk.at
     cdef const uint8_t* end
     cdef int32_t size = 0
-    cdef int64_t skipped = 0
     if take_int32(&p, walk.end, &size) != NUMBER_WHOLE or size < MIN_RECORD_BYTES or size > walk.end - p:
         return False
     end = p + size
     p += 1                                              # attributes
     if (
-        take_int64(&p, end, &skipped) != NUMBER_WHOLE
-        or take_int32(&p, end, &out.offset_delta) != NUMBER_WHOLE
+        not pass_number(&p, end)
+        or not pass_number(&p, end)
         or take_bytes(&p, end, -1, &out.key, &out.key_bytes) != RECORDS_OK
         or take_bytes(&p, end, -1, &out.value, &out.value_bytes) != RECORDS_OK
     ):
         return False
     walk.at = end
     walk.left -= 1
-    walk.least_delta = <int64_t>out.offset_delta + 1
     return True
+
+
+cdef inline int32_t delta_of(const uint8_t* record, const RecordWalk* walk) noexcept nogil:
+    """The offset delta of a record that a walk has passed; -1 when the bytes have changed since."""
+    cdef int32_t number = 0
+    if take_int32(&record, walk.at, &number) != NUMBER_WHOLE or record == walk.at:
+        return -1
+    record += 1                                         # attributes
+    if not pass_number(&record, walk.at) or take_int32(&record, walk.at, &number) != NUMBER_WHOLE:
+        return -1
+    return number
+
+
+cdef struct PlacedValue:        # of one record: bytes count from the first one of the batch's records
+    uint32_t at
+    int32_t value_bytes         # -1: null
+    int32_t key_bytes
+    uint32_t end                # of the record
 
 
 cdef class RecordSpan:
     """The records of one batch from some offset on, decompressed and checked. See the ``.pyi``."""
 
     cdef object data            # a view that nobody else has: what the walk goes over
+    cdef const uint8_t* base
     cdef RecordWalk walk        # from the first of them on; copied by whoever walks
+    cdef PlacedValue* placed    # where the values of all of these are; NULL for very many records
     cdef readonly Py_ssize_t start      # of the records in ``buffer``: also where the first one is not the batch's first
     cdef readonly object buffer
     cdef readonly int64_t offset

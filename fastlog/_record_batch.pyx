@@ -9,7 +9,8 @@ its records. So a batch is read as its clients have to read it, which is more th
 from collections import namedtuple
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdlib cimport free, malloc
 
 from fastlog._bytes cimport be16, be32, be64
 from fastlog._crc32c cimport crc32c_span
@@ -45,6 +46,7 @@ cdef enum:
     LEAST_ENTRY_BYTES = MIN_RECORD_BYTES + 1
     GIL_SPAN_BYTES = 65536        # what is shorter is read before a second thread could take the lock
     RECORDS_AHEAD = 6
+    MOST_PLACED = 65536           # a few bytes that are decompressed to very many records take no more memory than these
     PLACE_ROWS = 6
     LENGTH_ROWS = 3
 
@@ -135,11 +137,16 @@ cdef void begin_records(const BatchFrame* batch, const uint8_t* p, Py_ssize_t si
     out.left = batch.record_count
 
 
-cdef int check_records(RecordWalk* walk, int64_t wanted) noexcept nogil:
-    """Check all records of the walk, and let it stand before the first one whose offset is ``wanted`` or higher."""
+cdef int check_records(RecordWalk* walk, int64_t wanted, PlacedValue* placed) noexcept nogil:
+    """Check all records of the walk, and let it stand before the first one whose offset is ``wanted`` or higher.
+
+    ``placed`` gets a row for each from there on, unless it is NULL.
+    """
     cdef RecordWalk ahead = walk[0]
     cdef FoundRecord record
+    cdef const uint8_t* base = ahead.at
     cdef const uint8_t* before
+    cdef Py_ssize_t row = 0
     cdef int status
     if not ahead.left and ahead.at != ahead.end:
         return RECORDS_LEFT
@@ -153,6 +160,12 @@ cdef int check_records(RecordWalk* walk, int64_t wanted) noexcept nogil:
             return status
         if record.offset < wanted:
             walk[0] = ahead
+        elif placed != NULL:
+            placed[row].at = <uint32_t>(record.fields.value - base)
+            placed[row].value_bytes = record.fields.value_bytes
+            placed[row].key_bytes = record.fields.key_bytes
+            placed[row].end = <uint32_t>(ahead.at - base)
+            row += 1
     return RECORDS_OK
 
 
@@ -210,6 +223,9 @@ cdef object opened(const BatchFrame* batch, data, limits):
 
 cdef class RecordSpan:
     """See the ``.pyi``."""
+
+    def __dealloc__(self):
+        free(self.placed)
 
     @property
     def count(self):
@@ -290,12 +306,17 @@ cdef class RecordSpans:
                 raise
         span.buffer = part
         span.data = view_of(part, &base, &size)
+        span.base = base
         begin_records(batch, base, size, &span.walk)
+        if 0 < batch.record_count <= MOST_PLACED and size <= UINT32_MAX:
+            span.placed = <PlacedValue*>malloc(<size_t>batch.record_count * sizeof(PlacedValue))
+            if span.placed == NULL:
+                raise MemoryError
         if size >= GIL_SPAN_BYTES:
             with nogil:
-                status = check_records(&span.walk, wanted)
+                status = check_records(&span.walk, wanted, span.placed)
         else:
-            status = check_records(&span.walk, wanted)
+            status = check_records(&span.walk, wanted, span.placed)
         if status != RECORDS_OK:
             raise damaged_inside(status, batch.record_count - span.walk.left, offset)
         if not span.walk.left:

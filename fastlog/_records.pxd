@@ -92,6 +92,17 @@ cdef inline int take_int64(const uint8_t** at, const uint8_t* end, int64_t* valu
     return NUMBER_WHOLE
 
 
+cdef inline bint pass_number(const uint8_t** at, const uint8_t* end) noexcept nogil:
+    """Move behind a varint of a record that was checked; False where it does not end before ``end``."""
+    cdef const uint8_t* p = at[0]
+    while p < end:
+        if p[0] < 0x80:
+            at[0] = p + 1
+            return True
+        p += 1
+    return False
+
+
 cdef inline int field_fault(int number) noexcept nogil:
     """The status for a number of a record that could not be taken: its bytes end with the record at the latest."""
     return RECORDS_LENGTH if number == NUMBER_CUT else RECORDS_VARINT

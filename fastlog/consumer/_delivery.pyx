@@ -15,8 +15,9 @@ from posix.time cimport clock_gettime, timespec
 
 from fastlog._batch cimport (
     NO_TIME, RECORD_MAGIC, Entry, described, entry_of, headers_in, key_of, next_entry, of_record, payload_of,
+    take_values,
 )
-from fastlog._record_batch cimport FoundRecord, RecordSpan, RecordWalk, next_record, next_value
+from fastlog._record_batch cimport FoundRecord, RecordSpan, RecordWalk, next_record
 from fastlog._records cimport RECORDS_OK
 from fastlog._views cimport view_of
 
@@ -492,16 +493,7 @@ cdef class Delivery:
         Whoever calls rewinds when this fails, so nothing is noted before the last one.
         """
         cdef RecordWalk walk = self.walk
-        cdef FoundRecord record
-        cdef Entry entry
-        cdef object payload
-        while walk.left and PyList_GET_SIZE(batch) < count and size > 0:
-            if not next_value(&walk, &record.fields):
-                raise BufferError("the bytes changed while they were read")
-            entry_of(&record, &entry)
-            payload = payload_of(&entry)
-            PyList_Append(batch, payload)
-            size -= entry.entry_bytes
+        size = take_values(<RecordSpan>self.entries, &walk, batch, count, size)
         if walk.left < self.left:
             self.offset = walk.base_offset + walk.least_delta if walk.left else walk.next_offset
         self.walk = walk

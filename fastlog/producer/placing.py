@@ -93,7 +93,8 @@ class Placing:
             parts = parts_of(item, headers, found, buffer)
             stored = None
             if own is not None and parts is not None:
-                stored = [None if key is None else key_bytes(key) for key in own]
+                is_plain = set(map(type, own)) == {bytes}
+                stored = own if is_plain else [None if key is None else key_bytes(key) for key in own]
             sizes = [0 if payload is None else len(payload) for payload in found]
             if stamp is not None and own is not None:
                 sizes = [stamp.size_with(size, key) for size, key in zip(sizes, own, strict=True)]
@@ -110,16 +111,16 @@ class Placing:
     ) -> dict[Buffer, tuple[list[bytes | None], list[Any]]]:
         """The payloads with their keys, by the buffers that these choose; those without a key stay together."""
         choose = self._router.choose
+        if item.partition is not None:
+            some_key = next((key for key in keys if key is not None), None)
+            return {choose(item.topic, some_key, item.partition): (payloads, keys)}
         chosen: dict[Buffer, tuple[list[bytes | None], list[Any]]] = {}
         together: Buffer | None = None
-        any_key = None if item.partition is None else next((key for key in keys if key is not None), None)
         for key, payload in zip(keys, payloads, strict=True):
-            if key is not None and item.partition is None:
-                buffer = choose(item.topic, key, None)
-            elif together is None:
-                buffer = together = choose(item.topic, any_key, item.partition)
+            if key is None:
+                buffer = together = together or choose(item.topic, None, None)
             else:
-                buffer = together
+                buffer = choose(item.topic, key, None)
             found, own = chosen.setdefault(buffer, ([], []))
             found.append(payload)
             own.append(key)

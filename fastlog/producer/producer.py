@@ -275,10 +275,12 @@ class Producer(SendPath):
         return self._placing.place([(item, payloads) for item, payloads in found if payloads], on_delivery)
 
     def _encoded(self, item: ProducerData) -> list[bytes | None]:
-        keys = item.keys_of_values
+        keys, values = item.keys_of_values, item.values
+        if self._plain and set(map(type, values)) == {bytes}:
+            return values
         return [
             self._payload(value if self._plain else self._encoder.encode(value), item, key)
-            for value, key in zip(item.values, repeat(item.key) if keys is None else keys, strict=False)
+            for value, key in zip(values, repeat(item.key) if keys is None else keys, strict=False)
         ]
 
     def _payload(self, value: object, item: ProducerData, key: object) -> bytes | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastlog.producer.hooks import PartitionChoice
 from fastlog.producer.partitioners import SIGN_MASK
 
-_REMEMBERED_KEYS = 100_000
+_Append = Callable[[Any], object]
 
 
 class KeyRule(NamedTuple):
@@ -66,12 +66,10 @@ class KeyedLines:
         ``of_records``: the keys go along. ``has_nulls``: what is empty, key or message, is null there.
         """
         self._rule = rule
-        self._places_now = places
-        self._places: Sequence[PartitionChoice] = ()
+        self._places = places
         self._of_records = of_records
         self._has_nulls = has_nulls
         self._mask = 0xFFFFFFFF if of_records else SIGN_MASK
-        self._known: dict[bytes, PartitionChoice] = {}
 
     def sort(
         self, lines: Sequence[bytes], numbers: Sequence[int], anywhere: PartitionChoice = None
@@ -81,11 +79,9 @@ class KeyedLines:
         The second value is the number of that line, when it is an error. ``anywhere``: where those without a key go.
         """
         groups: dict[PartitionChoice, LineGroup] = {}
-        places = self._places_now()
-        if places != self._places:
-            self._places = places
-            self._known.clear()
-        split, known = self._rule.split, self._known
+        places = self._places()
+        split = self._rule.split
+        into: dict[bytes | None, tuple[_Append, _Append, _Append]] = {}
         for number, line in zip(numbers, lines, strict=True):
             key: bytes | None
             payload: bytes | None
@@ -94,25 +90,18 @@ class KeyedLines:
                 return list(groups.values()), number
             if self._has_nulls:
                 key, payload = key or None, payload or None
-            if key is None:
-                place = anywhere
-            elif key in known:
-                place = known[key]
-            else:
-                place = self._place(key)
-            group = groups.get(place)
-            if group is None:
-                group = groups[place] = LineGroup(place, [], [], [] if self._of_records else None)
-            if group.keys is not None:
-                group.keys.append(key)
-            group.payloads.append(payload)
-            group.numbers.append(number)  # type: ignore[attr-defined]
+            if key not in into:
+                place = anywhere if key is None else self._place(key, places)
+                group = groups.get(place)
+                if group is None:
+                    group = groups[place] = LineGroup(place, [], [], [] if self._of_records else None)
+                keys: list[bytes | None] = [] if group.keys is None else group.keys
+                into[key] = group.payloads.append, group.numbers.append, keys.append  # type: ignore[attr-defined]
+            add_payload, add_number, add_key = into[key]
+            add_payload(payload)
+            add_number(number)
+            add_key(key)
         return list(groups.values()), None
 
-    def _place(self, key: bytes) -> PartitionChoice:
-        if not self._places:
-            return None
-        if len(self._known) >= _REMEMBERED_KEYS:
-            self._known.clear()
-        place = self._known[key] = self._places[(zlib.crc32(key) & self._mask) % len(self._places)]
-        return place
+    def _place(self, key: bytes, places: Sequence[PartitionChoice]) -> PartitionChoice:
+        return places[(zlib.crc32(key) & self._mask) % len(places)] if places else None

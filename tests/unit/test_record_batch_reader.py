@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from typing import Any
 
@@ -478,11 +479,28 @@ def test_payloads_of_bytes_that_change_are_no_wild_read(at: int) -> None:
     """Whichever number of the record does not lead to its next field any more, up to the length of the value."""
     stored = bytearray(batch_of([Record(50, b"key", b"v", [])] * 2, 0))
     stream = PayloadStream(reading.RecordSpans(stored, 0, DEFAULT_LIMITS))
-    assert stream.take(1, 1) == [b"v"]
+    lists = PayloadStream(reading.RecordSpans(stored, 0, DEFAULT_LIMITS))
+    assert next(stream) == b"v"
+    assert lists.take(1, 1) == [b"v"]
     stored[at:] = b"\xff" * (len(stored) - at)
     with pytest.raises(BufferError, match="the bytes changed"):
-        stream.take(1, 1)
+        next(stream)
     assert stream.take(1, 1) == []
+    with contextlib.suppress(BufferError):  # where values lie is known since they were checked
+        assert lists.take(1, 1) == [b"\xff"]
+    assert lists.take(1, 1) == []
+
+
+@pytest.mark.parametrize("count", [65_536, 65_537])
+def test_payloads_of_very_many_records_come_in_lists_as_well(count: int) -> None:
+    """Of so many it is not kept where each value lies; from an offset inside the batch on."""
+    values = [None if number % 7 == 0 else b"%d" % number for number in range(count)]
+    stored = batch_of([Record(50, None, value, []) for value in values], 0)
+    stream = PayloadStream(reading.RecordSpans(stored, 3, DEFAULT_LIMITS))
+    found: list[Any] = [next(stream)]
+    while taken := stream.take(5_000, 2**20):
+        found += [*taken, *([next(stream)] if len(found) + len(taken) < count - 3 else [])]
+    assert found == values[3:]
 
 
 def test_nothing_is_in_no_bytes() -> None:
