@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import logging
 import random
 import select
+import threading
 import zlib
 from pathlib import Path
 
@@ -12,15 +16,17 @@ import pytest
 from fastlog import message
 from fastlog.client.records import RecordsError
 from fastlog.consumer.fetched import MessageSet
-from fastlog.errors import ClosedError, MessageTooLargeError, StorageError
+from fastlog.errors import ClosedError, FastlogError, MessageTooLargeError, StorageError
 from fastlog.producer import Crc32Partitioner
 from fastlog.producer.hooks import Delivery
-from fastlog.tools import printing
-from fastlog.tools.deliveries import Deliveries
+from fastlog.tools import deliveries as deliveries_module
+from fastlog.tools import keys, printing, signals
+from fastlog.tools.deliveries import Deliveries, Losses, is_refusal
 from fastlog.tools.keys import KeyedLines, KeyRule, LineGroup
 from fastlog.tools.lines import LineBatches
 from fastlog.tools.printing import FORMS, DamageError, Printer
 from fastlog.tools.progress import ConsoleProgress
+from tests.harness.timing import PATIENCE
 
 # --- keys ---
 
@@ -108,6 +114,21 @@ def test_lines_that_become_records_keep_their_keys() -> None:
     assert any(zlib.crc32(key) & 0x7FFFFFFF != zlib.crc32(key) for key in expected)
     keyed = KeyedLines(KeyRule(b"\t", 0, False, True), lambda: (0, 1), of_records=True, has_nulls=True)
     assert keyed.sort([b"\t1", b"\t", b"none"], range(3), 1) == ([LineGroup(1, [b"1", None], [0, 1], [None, None])], 2)
+
+
+def test_keys_are_not_remembered_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was forgotten goes where it went before; and each line has a number."""
+    monkeypatch.setattr(keys, "_REMEMBERED_KEYS", 2)
+    keyed = KeyedLines(KeyRule(b"\t", 0, False, True), lambda: tuple(range(7)))
+    places: dict[bytes, object] = {}
+    remembered = []
+    for key in (b"a", b"b", b"a", b"c", b"d", b"e", b"a"):
+        (group,), _ = keyed.sort([key + b"\tv"], [1])
+        assert places.setdefault(key, group.place) == group.place
+        remembered.append(len(keyed._known))
+    assert remembered == [1, 2, 2, 1, 2, 1, 2]
+    with pytest.raises(ValueError, match="shorter"):
+        keyed.sort([b"a\tv"], [1, 2])
 
 
 # --- numbers of lines ---
@@ -199,6 +220,105 @@ def test_room_comes_with_deliveries_and_with_failures() -> None:
     deliveries.begin("a", [b"x" * 100], range(2, 3), 100)
     deliveries.begin("a", [b"x"], range(3, 4), 1)(told(1, StorageError("full")))
     deliveries.wait_room(1)
+
+
+def test_what_is_under_way_counts_with_its_frames() -> None:
+    """Until all of a call is settled, or it is taken back; so many bytes are too many already."""
+    deliveries = Deliveries(frame_bytes=3)
+    call = deliveries.begin("a", [b"x" * 50] * 2, range(1, 3), 100)
+    refused = deliveries.begin("a", [b"y"], range(3, 4), 1)
+    assert deliveries.pending_bytes == 110
+    deliveries.cancel(refused)
+    assert deliveries.pending_bytes == 106
+    deliveries.cancel(refused)
+    assert deliveries.pending_bytes == 106
+    deliveries.wait_room(107, pytest.fail)
+    call(told(1))
+    assert deliveries.pending_bytes == 106
+    waited = []
+
+    def settle() -> None:
+        waited.append(True)
+        call(told(1))
+
+    deliveries.wait_room(106, settle)
+    assert waited == [True] and (deliveries.pending_bytes, deliveries.delivered_bytes) == (0, 100)
+
+
+@pytest.mark.parametrize("error", [None, StorageError("full")])
+def test_who_waits_for_room_is_woken_at_once(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+    """By the last delivery of a call, or by the first failure."""
+    monkeypatch.setattr(deliveries_module, "_LOOK_SECONDS", 10 * PATIENCE)
+    deliveries = Deliveries()
+    count = 1 if error is None else 2
+    call = deliveries.begin("a", [b"x"] * count, range(count), count)
+    begun = threading.Event()
+
+    def waiting_now() -> contextlib.nullcontext[None]:
+        begun.set()
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(signals, "waiting", waiting_now)
+    waiting = threading.Thread(target=deliveries.wait_room, args=(1,), daemon=True)
+    waiting.start()
+    assert begun.wait(PATIENCE)
+    call(told(1, error))
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+
+
+def test_a_descriptor_goes_with_the_counts() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        Deliveries()
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_ranges_begin_at_any_number_and_as_many_as_are_shown_are_all() -> None:
+    deliveries = Deliveries(unit="record")
+    deliveries.begin("a", [b"x"] * 3, range(3), 3)
+    deliveries.begin("a", [b"x"] * 7, range(10, 24, 2), 7)
+    deliveries.give_up()
+    deliveries.give_up()
+    assert deliveries.lost_lines().startswith("a, records 0-2; a, record 10; ")
+    assert deliveries.lost_lines().count("record") == 8 and "more" not in deliveries.lost_lines()
+    assert next(deliveries.lost_ranges()) == ("a", 0, 2) and deliveries.unknown == 10
+    only = Deliveries()
+    only.begin("a", [b"x"], [0], 1)
+    only.begin("a", [b"x"], [2], 1)
+    only.give_up()
+    assert list(only.lost_ranges()) == [("a", 0, 0), ("a", 2, 2)]
+
+
+def test_warnings_of_the_producer_are_shown_and_the_first_loss_is_kept() -> None:
+    said: list[str] = []
+    log = logging.getLogger("fastlog.producer.link")
+    with Losses("fastlog x", said.append) as losses:
+        log.warning("messages not delivered: 5")
+        log.info("may be lost, but that is no warning")
+        log.warning("%s away", "broker")
+        assert losses.first == ""
+        log.warning("3 messages may be lost")
+        log.error("4 messages may be lost")
+    log.warning("5 messages may be lost")
+    assert said == ["fastlog x: broker away", "fastlog x: 3 messages may be lost", "fastlog x: 4 messages may be lost"]
+    assert losses.first == "3 messages may be lost"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_refused"),
+    [
+        (None, False),
+        (ClosedError("closed"), False),
+        (StorageError("full"), True),
+        (RecordsError("too large", 10), True),
+        (RecordsError("not the leader", 6), False),
+        (RecordsError("out of order", 45), False),
+    ],
+)
+def test_only_what_a_broker_has_refused_is_surely_not_stored(error: FastlogError | None, is_refused: bool) -> None:
+    assert is_refusal(error) is is_refused
 
 
 # --- printing ---
