@@ -65,9 +65,11 @@ def test_brokers_with_and_without_their_ids() -> None:
     ("text", "said"),
     [
         ("", "none is named"), (" , ", "none is named"),
-        ("a:1:2", "'a:1:2' is none; write host:port, or id@host:port"), ("-1@a:1", "-1 is not from 0"), (f"{2**31}@a:1", "is not from 0 to 2147483647"),
+        ("a:1:2", "'a:1:2' is none; write host:port, or id@host:port"),
+        ("-1@a:1", "-1 is not from 0"), (f"{2**31}@a:1", "is not from 0 to 2147483647"),
         ("x@a:1", "'x' is no whole number"), ("a:1,a:1", "names a broker twice"),
-        ("1@a:1,1@b:1", "names a broker twice"), ("1@a:1,2@a:1", "names a broker twice"), ("0@a:1,0@b:1", "names a broker twice"),
+        ("1@a:1,1@b:1", "names a broker twice"), ("1@a:1,2@a:1", "names a broker twice"),
+        ("0@a:1,0@b:1", "names a broker twice"),
     ],
 )  # fmt: skip
 def test_brokers_that_are_none(text: str, said: str) -> None:
