@@ -20,7 +20,7 @@ from fastlog.errors import ClosedError, FastlogError, MessageTooLargeError, Stor
 from fastlog.producer import Crc32Partitioner
 from fastlog.producer.hooks import Delivery
 from fastlog.tools import deliveries as deliveries_module
-from fastlog.tools import keys, printing, signals
+from fastlog.tools import printing, signals
 from fastlog.tools.deliveries import Deliveries, Losses, is_refusal
 from fastlog.tools.keys import KeyedLines, KeyRule, LineGroup
 from fastlog.tools.lines import LineBatches
@@ -116,17 +116,8 @@ def test_lines_that_become_records_keep_their_keys() -> None:
     assert keyed.sort([b"\t1", b"\t", b"none"], range(3), 1) == ([LineGroup(1, [b"1", None], [0, 1], [None, None])], 2)
 
 
-def test_keys_are_not_remembered_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was forgotten goes where it went before; and each line has a number."""
-    monkeypatch.setattr(keys, "_REMEMBERED_KEYS", 2)
-    keyed = KeyedLines(KeyRule(b"\t", 0, False, True), lambda: tuple(range(7)))
-    places: dict[bytes, object] = {}
-    remembered = []
-    for key in (b"a", b"b", b"a", b"c", b"d", b"e", b"a"):
-        (group,), _ = keyed.sort([key + b"\tv"], [1])
-        assert places.setdefault(key, group.place) == group.place
-        remembered.append(len(keyed._known))
-    assert remembered == [1, 2, 2, 1, 2, 1, 2]
+def test_each_line_has_a_number() -> None:
+    keyed = KeyedLines(KeyRule(b"\t", 0, False, True), lambda: (0, 1))
     with pytest.raises(ValueError, match="shorter"):
         keyed.sort([b"a\tv"], [1, 2])
 
