@@ -108,5 +108,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, imported or not."""
+    """List the public names, whether or not they have been imported."""
     return sorted({*globals(), *_MODULES})

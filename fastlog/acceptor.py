@@ -36,7 +36,7 @@ OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """One process, one thread."""
+    """Accepts connections and hands them to processors. One process, one thread."""
 
     def __init__(self, shared: child.Shared) -> None:
         self._shared = shared

@@ -194,7 +194,7 @@ def _locked(directory: Path, files: FileOps | None = None) -> Iterator[int]:
                 time.sleep(0.02)
         yield fd
     finally:
-        with contextlib.suppress(OSError):  # whatever it says, the descriptor is gone, and nothing more is told by it
+        with contextlib.suppress(OSError):  # whatever it says, the descriptor is gone, and nothing more comes by it
             os.close(fd)
 
 

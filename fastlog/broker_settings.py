@@ -32,7 +32,7 @@ class Listening:
         "hostname",
         "",
         default_text="the bind address",
-        doc="The name that clients are told to connect to; the machine's name where all its addresses are bound.",
+        doc="The name that clients are given to connect to; the machine's name where all its addresses are bound.",
     )
     advertised_port: int | None = prop(
         "advertised.port",
@@ -40,7 +40,7 @@ class Listening:
         low=1,
         high=65535,
         default_text="",
-        doc="The port that clients are told to connect to, where it is not `port`.",
+        doc="The port that clients are given to connect to, where it is not `port`.",
     )
     host: str = prop(
         "host",
@@ -58,7 +58,7 @@ class Listening:
     advertised_listeners: str = prop(
         "advertised.listeners",
         "",
-        doc="What the clients of `listeners` are told to connect to, `NAME://HOST:PORT,NAME://HOST:PORT`. For one that"
+        doc="What the clients of `listeners` are given to connect to, `NAME://HOST:PORT,NAME://HOST:PORT`. For one that"
         " is not named here it is the address it listens on; for the first, `hostname` and `advertised.port` where they"
         " are set.",
     )
@@ -168,7 +168,7 @@ class Topics:
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
-    """The files of a partition."""
+    """How the segments of a partition are made."""
 
     segment_bytes: int = prop(
         "log.file.size", 2**30, low=5, high=2**40, unit="bytes", doc="Size at which a new segment is started."
@@ -208,7 +208,7 @@ class Segments:
         low=0,
         high=_INT32,
         unit="bytes",
-        doc="Start writing to disk after so many appended bytes, before a flush is due; 0 leaves it to the kernel.",
+        doc="Start writing to disk after this many appended bytes, before a flush is due; 0 leaves it to the kernel.",
     )
     cache_keep_bytes: int | None = prop(
         "log.cache.keep.bytes",
@@ -217,7 +217,7 @@ class Segments:
         high=_INT64,
         unit="bytes",
         default_text="-1",
-        doc="Of each partition, so many of the newest flushed bytes stay in the page cache; the kernel is told to"
+        doc="Of each partition, this many of the newest flushed bytes stay in the page cache; the kernel is told to"
         " forget those before them. For machines whose memory others need: who reads further back waits for the disk."
         " -1: the kernel decides.",
     )
@@ -444,7 +444,7 @@ class Limits:
         low=1,
         high=2**40,
         unit="bytes",
-        doc="Most bytes that one compressed set may inflate to.",
+        doc="Most bytes that one compressed set may decompress to.",
     )
     max_inflated_depth: int = prop(
         "max.inflated.depth", 8, low=1, high=64, doc="Most compressed sets inside one another."
@@ -467,7 +467,7 @@ class Limits:
         "sent; connections above it wait.",
     )
     fetch_max_wait_ms: int = prop(
-        "fetch.max.wait.ms", 30_000, low=0, high=_INT32, unit="ms", doc="Longest time a held fetch may ask to wait."
+        "fetch.max.wait.ms", 30_000, low=0, high=_INT32, unit="ms", doc="Longest time that a long poll may ask to wait."
     )
 
 

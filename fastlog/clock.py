@@ -16,11 +16,11 @@ class Clock(Protocol):
         """Nanoseconds that never go back, for intervals within one process."""
 
     def sleep(self, seconds: float) -> None:
-        """Return after ``seconds``."""
+        """Block for ``seconds``."""
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the machine, for everything but tests."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -31,5 +31,5 @@ class SystemClock:
         return time.monotonic_ns()
 
     def sleep(self, seconds: float) -> None:
-        """Return after ``seconds``."""
+        """Block for ``seconds``."""
         time.sleep(seconds)

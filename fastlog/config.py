@@ -164,7 +164,7 @@ class BrokerConfig(
 
     @property
     def zookeeper(self) -> str:
-        """Where to register; empty: nowhere."""
+        """The ``zk.connect`` of the ZooKeeper to register in; empty: none."""
         return "" if self.enable_zookeeper is False else self.zk_connect
 
     @property

@@ -1,6 +1,6 @@
 """The envelope of single messages: time and server of a message, and by choice its schema, key and deduplication id.
 
-It is a prefix of the payload that producers write when they are told to and that readers have to be told of; brokers
+It is a prefix of the payload that producers write when they are configured to and that readers have to expect; brokers
 never look at it. Many messages at once: ``fastlog._envelope.split``. The bytes: ``docs/format.md``.
 """
 

@@ -13,7 +13,7 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 def printable(text: str, keep: str = "", most: int | None = None) -> str:
     r"""The text with ``\x1b``, ``\u202e`` and the like for what is not printable, ends of lines among them.
 
-    ``keep``: characters that stay as they are. ``most``: cut behind so many characters.
+    ``keep``: characters that stay as they are. ``most``: the text is cut behind this many characters.
     """
     if most is not None and len(text) > most:
         text = text[:most] + "…"
@@ -48,5 +48,5 @@ class EscapingFormatter(logging.Formatter):
     """Log lines in which no name can do anything; those of a traceback stay apart."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the text of the record, control characters escaped but for newlines and tabs."""
         return printable(super().format(record), "\n\t")

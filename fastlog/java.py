@@ -97,7 +97,7 @@ def use_spark_java() -> int:
 
 
 def _found() -> Iterator[tuple[str, str]]:
-    """Where each is from, and its path."""
+    """Yield the Javas of this machine: what says that there is one, and its path."""
     home = os.environ.get("JAVA_HOME")
     if home and _is_program(Path(home) / "bin" / "java"):
         yield "JAVA_HOME", str(Path(home) / "bin" / "java")

@@ -20,7 +20,7 @@ class LimitedLog:
         self._seen: dict[str, tuple[float, int]] = {}
 
     def warning(self, kind: str, message: str, *arguments: object) -> None:
-        """As ``log``."""
+        """Log a warning; see ``log``."""
         self.log(logging.WARNING, kind, message, *arguments)
 
     def log(self, level: int, kind: str, message: str, *arguments: object) -> None:

@@ -155,11 +155,11 @@ class JsonFormatter(logging.Formatter):
         self._static = dict(static or {})
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """The record's time in UTC."""
+        """The record's time as ISO 8601 in UTC."""
         return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object for a record."""
+        """The record as one JSON object."""
         found = dict(self._static)
         for name, attribute in self._fields.items():
             if attribute == "message":
@@ -202,7 +202,7 @@ class StructlogProcessor:
         self._publisher = _publisher(topic, brokers, fields)
 
     def __call__(self, logger: Any, method_name: str, event_dict: _Event) -> _Event:
-        """Publish an event and return it."""
+        """Publish an event, and return it for the next processor."""
         try:
             event: Any = event_dict
             if isinstance(event, bytes | bytearray):

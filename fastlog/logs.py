@@ -23,7 +23,7 @@ from fastlog.standard_error import StandardError
 
 REPEAT_SECONDS = 10.0
 MOST_OF_CLIENTS = 100
-"""Lines in so many seconds about what clients cause."""
+"""How many lines about what clients cause are written in ``REPEAT_SECONDS``, at most."""
 MOST_LINES = 1000
 """All lines of a process in that time, from warnings up."""
 REQUEST_LOGGER, SWITCH_LOGGER = "fastlog.request", "fastlog.logging"
@@ -42,7 +42,7 @@ SIGNALS: dict[int, tuple[str | None, bool | None]] = {
 """Real-time signals that tell a supervisor what is written from now on: the level, or whether requests are logged."""
 
 _least: Sequence[int] = (logging.INFO,)
-"""The least level that is written."""
+"""The lowest level that is written: the first item, which may be changed from outside (``follow``)."""
 
 
 def follow(level: Sequence[int]) -> None:

@@ -132,12 +132,12 @@ class BatchHeader:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the whole batch."""
+        """How many bytes the whole batch has, with its length field and base offset."""
         return LENGTH_COUNTS_FROM + self.batch_length
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last record."""
+        """The offset that follows the last record."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property

@@ -53,13 +53,13 @@ AUDIT_SECONDS = 60.0
 BLOCKED_LOOK_SECONDS = 1.0
 AWAY_LOOK_SECONDS = 0.5
 AWAY_SESSIONS = 2.0
-"""After so many time-outs without a server a session is given up. One that lost its data never says that a session is
+"""After how many time-outs without a server a session is given up. One that lost its data never says that a session is
 over: it hangs up on whoever has seen more than it has."""
 LEAST_PAUSE, MOST_PAUSE = 0.1, 2.0
 GATHER_SECONDS, MOST_GATHER_SECONDS = 0.02, 0.1
 SHOWN_TOPICS = 10
 MOST_HOLDINGS_BYTES = 900_000
-"""A node of ZooKeeper holds a megabyte at most, unless it is told otherwise."""
+"""A node of ZooKeeper holds a megabyte at most, unless it is configured otherwise."""
 _TRIES = 5
 _AT_ONCE = 16
 
@@ -158,7 +158,7 @@ class Registration:
     def leave_word(self, topics: Mapping[str, int]) -> None:
         """Write down what the broker has where it stays when the broker goes; free where nothing changed.
 
-        Only who reads a topic to its end needs that, so a ZooKeeper that refuses it is told of and no more.
+        Only who reads a topic to its end needs that, so a refusal by ZooKeeper is logged, and no more.
         """
         path, data = holdings_path(self._broker), encode_holdings(topics)
         if self._settled.get(path) == data:
@@ -277,7 +277,7 @@ class OpenSession(Protocol):
 class Registry:
     """Keeps a broker in ZooKeeper, in a thread of its own, through every outage. ``start`` and the rest: one thread.
 
-    Nothing waits for it: while ZooKeeper is away, clients are served, and topics wait to be announced.
+    Nothing waits for it: while ZooKeeper is unavailable, clients are served, and topics wait to be announced.
     """
 
     def __init__(self, shared: child.Shared, open_session: OpenSession | None = None) -> None:
@@ -303,12 +303,12 @@ class Registry:
         self._holds = False
         self._problem = ""
         self.may_not_run = False
-        """Another broker that lives has the id, and this one never had it. The reason is in the log."""
+        """Another live broker has the id, and this one never had it. The reason is in the log."""
 
     # -- the keeper's side ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to register."""
+        """Start the thread that registers the broker."""
         self._thread.start()
 
     def look(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 _BEATS = 3
-"""How often the watchdog is told in its interval: one message may come late."""
+"""How many messages the watchdog gets in its interval: one may come late."""
 
 
 class ServiceManager:
@@ -32,7 +32,7 @@ class ServiceManager:
         self._tell(f"READY=1\nSTATUS={status}")
 
     def stopping(self) -> None:
-        """The service ends, and knows it."""
+        """Tell the service manager that the broker stops (``STOPPING=1``)."""
         self._tell("STOPPING=1\nSTATUS=stopping")
 
     def status(self, text: str) -> None:

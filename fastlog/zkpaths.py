@@ -95,7 +95,7 @@ class Subscription(NamedTuple):
 
     @property
     def is_filter(self) -> bool:
-        """Topics are chosen by a pattern."""
+        """Whether topics are chosen by a pattern."""
         return self.streams > 0
 
     def encode(self) -> bytes:
@@ -177,12 +177,12 @@ def topic_broker_path(topic: str, broker: int) -> str:
 
 
 def group_path(group: str) -> str:
-    """All that is known of a group."""
+    """The node below which everything of a group is."""
     return f"{CONSUMERS}/{group}"
 
 
 def members_path(group: str) -> str:
-    """Its children are the ids of the consumers that live."""
+    """Its children are the ids of the live consumers."""
     return f"{CONSUMERS}/{group}/ids"
 
 
@@ -217,7 +217,7 @@ def lost_path(group: str, topic: str, partition: PartitionId) -> str:
 
 
 def encode_number(number: int) -> bytes:
-    """A partition count or an offset."""
+    """A partition count or an offset as the data of a node."""
     return b"%d" % number
 
 
@@ -272,5 +272,5 @@ def _number_or_none(text: str, most: int) -> int | None:
 
 
 def _shown(text: str) -> str:
-    """In quotes, cut, for an error."""
+    """Data of a node in quotes, cut to a readable length, for an error."""
     return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}…"

@@ -24,7 +24,7 @@ _LOCAL_WAIT_SECONDS = 0.2
 
 
 class _BrokerReader(ReadingThread):
-    """With a consumer of its own."""
+    """Reads some partitions of one broker with a consumer of its own."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class ConsumerRun:
         return share.is_empty
 
     def figures(self) -> ConsumerFigures:
-        """What is known now."""
+        """The figures as far as they are known now; also while the run goes on."""
         now = time.perf_counter() if self._ended is None else self._ended
         messages, payload_bytes = self._counts()
         last = max([self._started, *(reader.last_at for reader in self._readers)])

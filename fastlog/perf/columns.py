@@ -186,7 +186,7 @@ def _consumed(figures: ConsumerFigures) -> tuple[float, float]:
 
 
 def consumer_row(figures: ConsumerFigures, date: Callable[[int], str]) -> str:
-    """The row of the whole run."""
+    """The row of CSV for the whole run."""
     megabytes, seconds = _consumed(figures)
     return ", ".join(
         (
@@ -235,7 +235,7 @@ def kafka_window(messages: int, payload_bytes: int, seconds: float, mean_ms: flo
 
 
 def kafka_total(figures: ProducerFigures) -> str:
-    """The line that it ends with."""
+    """The last line, in the form of today's Kafka."""
     latencies = figures.latencies or LatencyHistogram()
     shown = ", ".join(f"{int(latencies.percentile_ms(percent))} ms {percent:g}th" for percent in PERCENTILES)
     return (

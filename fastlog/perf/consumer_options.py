@@ -1,4 +1,4 @@
-"""What a measurement of consumers is told, and what it finds."""
+"""The options of a measurement of consumers, and its figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ files."""
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerOptions:
-    """What to read and how. Raises ``ConfigError`` for values that make no sense."""
+    """What to read and how. Raises ``ConfigError`` for invalid values."""
 
     brokers: str = ""
     """``host:port,…``: the first that answers."""
@@ -36,13 +36,13 @@ class ConsumerOptions:
     removed afterwards."""
     topic: str
     messages: int | None = None
-    """None: to the end of the log."""
+    """How many are read; None: to the end of the log."""
     partition: int | None = None
-    """None: all."""
+    """The partition that is read; None: all."""
     fetch_bytes: int = 1024 * 1024
     mode: str = "messages"
     from_latest: bool = False
-    """Only what comes from now on."""
+    """Begin at the end of the log, instead of its start."""
     threads: int | None = None
     """None: one for each partition, at most 10. With fewer threads than partitions each reads its partitions one after
     another to their end, and does not wait for more."""

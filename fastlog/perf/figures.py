@@ -13,7 +13,7 @@ class Figures:
 
     complete: bool
     started_ms: int
-    """Since 1970, as ``ended_ms``."""
+    """Milliseconds since 1970, as ``ended_ms``."""
     ended_ms: int
     messages: int
     payload_bytes: int
@@ -25,7 +25,7 @@ class Figures:
 
     @property
     def messages_per_second(self) -> float:
-        """Over ``seconds``."""
+        """Messages a second, over ``seconds``."""
         return self.messages / self.seconds if self.seconds > 0 else 0.0
 
     @property

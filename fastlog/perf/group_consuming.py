@@ -34,7 +34,7 @@ _LEAVE_SECONDS = 5.0
 
 
 class _StreamReader(ReadingThread):
-    """With a stream of the member."""
+    """Reads one stream of the group's member."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class LatencyHistogram:
             self.window_max_ns = max(self.window_max_ns, nanoseconds)
 
     def merge(self, other: LatencyHistogram) -> None:
-        """Add what another one counted."""
+        """Add the counts of another histogram."""
         with other._lock:
             buckets, count, total, largest = dict(other._buckets), other.count, other.total_ns, other.max_ns
         with self._lock:
@@ -82,7 +82,7 @@ def _bucket(microseconds: int) -> int:
 
 
 def _microseconds(bucket: int) -> float:
-    """The middle of a bucket."""
+    """The middle of a bucket in microseconds."""
     if bucket < _EXACT:
         return bucket + 0.5
     shift = bucket // _HALF - 1

@@ -1,4 +1,4 @@
-"""What a measurement of producers is told, and what it finds."""
+"""The options of a measurement of producers, and its figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLOCKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerOptions:
-    """What to send and how. Raises ``ConfigError`` for values that make no sense."""
+    """What to send and how. Raises ``ConfigError`` for invalid values."""
 
     brokers: str = ""
     """As ``broker.list``: ``id:host:port,…`` or ``host:port,…``; all of them get messages."""
@@ -39,7 +39,7 @@ class ProducerOptions:
     messages: int
     message_size: int = 100
     vary_message_size: bool = False
-    """Sizes from 1 to ``message_size``."""
+    """Whether sizes vary from 1 to ``message_size`` bytes."""
     payload_file: Path | None = None
     """Its lines are sent, over and over, instead of random bytes."""
     seed: int = 1

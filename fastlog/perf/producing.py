@@ -70,7 +70,7 @@ def measure_producer(options: ProducerOptions, on_interval: OnInterval | None = 
 
 @dataclass
 class _RunState:
-    """What a run knows so far."""
+    """What a run has found out so far: its beginning and end, and where the logs ended before and after."""
 
     addresses: list[Address] = field(default_factory=list)
     started: float = 0.0
@@ -155,7 +155,7 @@ class ProducerRun:
         return self.figures()
 
     def figures(self) -> ProducerFigures:
-        """What is known now."""
+        """The figures as far as they are known now; also while the run goes on."""
         state, options = self._state, self._options
         now = time.perf_counter() if state.ended is None else state.ended
         messages = sum(sender.count for sender in self._senders)

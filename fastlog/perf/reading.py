@@ -24,7 +24,7 @@ class MessageQuota:
 
     @property
     def is_empty(self) -> bool:
-        """No more are wanted."""
+        """Whether no more messages are wanted."""
         return self.left == 0
 
     def take(self, count: int) -> int:
@@ -54,7 +54,7 @@ class ReadingThread(ABC):
         self._thread = threading.Thread(target=self._run, name=f"fastlog-perf-reader-{number}", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -63,7 +63,7 @@ class ReadingThread(ABC):
         self._let_go()
 
     def join(self, seconds: float) -> None:
-        """Wait for its end."""
+        """Wait up to ``seconds`` for the thread to end."""
         if self._thread.ident is not None:
             self._thread.join(max(0.0, seconds))
 

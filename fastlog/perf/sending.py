@@ -29,7 +29,7 @@ class ReportInterval:
     messages: int
     payload_bytes: int
     all_messages: int
-    """Of this thread, since the start."""
+    """Messages of this thread since it started; bytes below, too."""
     all_payload_bytes: int
 
 
@@ -113,26 +113,26 @@ class SendingThread:
         self._thread = threading.Thread(target=self._run, name="fastlog-perf-sender", daemon=True)
 
     def start(self) -> None:
-        """Get ready to go."""
+        """Start the thread, which waits for ``go``."""
         self._thread.start()
 
     def go(self) -> None:
-        """Begin."""
+        """Let the thread send."""
         self._go.set()
 
     def stop(self) -> None:
-        """Stop soon; waits for nothing."""
+        """Ask the thread to stop; returns at once."""
         self._stopping = True
         self._go.set()
 
     def abort(self, seconds: float) -> None:
-        """End the producer, which may deliver for so many seconds more; a thread that waits in it comes out."""
+        """Close the producer, which may deliver for up to ``seconds`` more; a thread that waits in it returns."""
         self.stop()
         with contextlib.suppress(FastlogError):
             self.producer.close(seconds)
 
     def join(self, seconds: float) -> None:
-        """Wait until the thread has ended, for so many seconds."""
+        """Wait up to ``seconds`` for the thread to end."""
         if self._thread.ident is not None:
             self._thread.join(max(0.0, seconds))
 

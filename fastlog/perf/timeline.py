@@ -1,4 +1,4 @@
-"""Throughput over time."""
+"""Throughput over time: messages a second between looks at a counter."""
 
 from __future__ import annotations
 

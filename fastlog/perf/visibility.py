@@ -33,7 +33,7 @@ class TopicOfBroker:
     """Asks one broker about one topic, on a connection that is kept. For one thread; close it."""
 
     def __init__(self, address: Address, topic: str, partition: int | None, timeout: float) -> None:
-        """``partition`` None: all of them."""
+        """``partition``: the one to look at; None: all. ``timeout``: seconds for an answer."""
         self.address = address
         self._broker = Broker([address], timeout)
         self._topic = topic
@@ -143,7 +143,7 @@ class LogEnds:
 
     @property
     def addresses(self) -> dict[tuple[object, ...], Address]:
-        """Where each broker is."""
+        """The address of each broker."""
         return {identity: found.address for identity, found in self._asked.items()}
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class LogEnds:
         return {identity: found.positions() for identity, found in self._asked.items()}
 
     def ask(self) -> Ends:
-        """The sums over everything."""
+        """Ask all brokers; the log ends and high watermarks of all partitions, added up."""
         items = [item for found in self.positions().values() for item in found.values()]
         return Ends(sum(item.log_end for item in items), sum(item.high_watermark for item in items))
 

@@ -116,12 +116,12 @@ class QueryCluster:
         return self._brokers.follows and broker not in self._present
 
     def bounds(self, needed: Collection[int] = ()) -> dict[TopicPartition, PartitionBounds]:
-        """Every partition that the query reads and that exists; those of a broker that is away are left out.
+        """Every partition that the query reads and that exists; those of an unavailable broker are left out.
 
         ``needed`` are the brokers that have to be there: it is waited for them as for one that does not answer.
 
         Raises:
-            TransportError: a broker does not answer, or is away and needed, after all retries.
+            TransportError: a broker does not answer, or is unavailable and needed, after all retries.
             CoordinationError: no ZooKeeper answers, and it never did.
             PartitionOfflineError: a broker does not serve one of them.
             ConfigError: two addresses are one broker, or a broker is none that can be read so.
@@ -275,7 +275,7 @@ class QueryCluster:
         return RegisteredBrokers(self._coordination, options.retries, options.retry_interval)
 
     def _backoff(self, *, has_answered: bool = True) -> RetryBackoff:
-        """With a broker that is away; one that has never answered may be none at all."""
+        """For a broker that does not answer; one that never has may be no broker at all."""
         timeout = self._options.retry_timeout if has_answered else 0.0
         return RetryBackoff(self._options.retries, self._options.retry_interval, timeout)
 
@@ -458,7 +458,7 @@ class QueryCluster:
         return at
 
     def _fetch(self, partition: TopicPartition, offset: int, max_bytes: int, wait: float = 0.0) -> memoryview:
-        """Whole messages from an offset on."""
+        """Fetch whole messages from an offset on, at most ``max_bytes``; ``wait``: seconds for some to come."""
         consumer, number = self._reached(partition)
         max_bytes = min(max_bytes, self._options.fetch_bytes)
         found = self._tried(lambda: consumer.fetch(partition.topic, number, offset, max_bytes, wait=wait))

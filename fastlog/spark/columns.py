@@ -202,7 +202,7 @@ class Repeated:
         self._made: pa.Array | None = None
 
     def first(self, count: int) -> pa.Array:
-        """So many rows of it."""
+        """The first ``count`` rows."""
         if self._made is None or len(self._made) < count:
             self._made = self._make(count)
         return self._made.slice(0, count)

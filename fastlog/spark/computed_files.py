@@ -147,7 +147,7 @@ class Waiting:
         return self._batch is not None or self._file.exists()
 
     def close(self) -> None:
-        """Nobody wants what still waits."""
+        """Discard what was not taken."""
         shutil.rmtree(self._place, ignore_errors=True)
 
     @property

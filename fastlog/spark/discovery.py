@@ -63,29 +63,29 @@ class RetryBackoff:
 
 
 class Brokers(Protocol):
-    """Who knows where brokers are. For one thread."""
+    """Finds brokers and their addresses. For one thread."""
 
     follows: bool
-    """Whether brokers come and go: one that is not shown is away for now, not gone."""
+    """Whether brokers come and go: one that is not registered now is unavailable, and not gone."""
 
     def look(self) -> list[NamedAddress]:
-        """All that are known now."""
+        """The brokers that are known now, with their addresses."""
 
     def look_again(self, named: NamedAddress) -> NamedAddress | None:
-        """Where one that could not be reached is now; None when it is not there any more."""
+        """The present address of a broker that could not be reached; None when it is no longer there."""
 
     def partitions(self, broker: int) -> Mapping[str, int] | None:
-        """How many partitions a broker that does not tell it has of each topic; None when nobody knows."""
+        """How many partitions of each topic a broker has that does not report it; None when that is not known."""
 
     def absent(self, wants: Callable[[str], bool]) -> Mapping[int, Mapping[str, int]]:
-        """How many partitions brokers that are not there now are known to have, of the topics that are wanted."""
+        """How many partitions of the wanted topics unavailable brokers are known to have, by broker id."""
 
     def close(self) -> None:
-        """End what was opened for it."""
+        """Release what was opened to find brokers."""
 
 
 class ListedBrokers:
-    """Those that the option names."""
+    """The brokers of the option ``brokers``; nothing is asked to find them."""
 
     follows = False
 
@@ -93,15 +93,15 @@ class ListedBrokers:
         self._named = list(named)
 
     def look(self) -> list[NamedAddress]:
-        """The list."""
+        """The brokers of the option."""
         return self._named
 
     def look_again(self, named: NamedAddress) -> NamedAddress | None:
-        """Where it was."""
+        """The same address: the option is all that is known."""
         return named
 
     def partitions(self, broker: int) -> Mapping[str, int] | None:
-        """Nobody knows."""
+        """None: the option does not say."""
         return None
 
     def absent(self, wants: Callable[[str], bool]) -> Mapping[int, Mapping[str, int]]:
@@ -109,7 +109,7 @@ class ListedBrokers:
         return {}
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """There is nothing to release."""
 
 
 class Coordination:
@@ -125,7 +125,7 @@ class Coordination:
         self._failed_at = float("-inf")
 
     def session(self) -> Session:
-        """One that lives, as far as is known. Raises ``CoordinationError``: there is none."""
+        """A session that is alive, as far as is known. Raises ``CoordinationError``: there is none."""
         made = self._session
         if made is not None and (made.is_lost or self._has_been_away_for_good(made)):
             self.close()
@@ -164,7 +164,7 @@ class Coordination:
 
 
 class RegisteredBrokers:
-    """Those that ZooKeeper shows. What was read last stays in use while ZooKeeper is away."""
+    """The brokers that are registered in ZooKeeper. What was read last stays in use while ZooKeeper is unavailable."""
 
     follows = True
 
@@ -195,7 +195,7 @@ class RegisteredBrokers:
         return [NamedAddress(address, broker) for broker, address in sorted(self._addresses.items())]
 
     def look_again(self, named: NamedAddress) -> NamedAddress | None:
-        """Where it is registered now."""
+        """The address that is registered for its id now; None where there is none."""
         self._read()
         address = self._addresses.get(named.broker) if named.broker is not None else None
         return None if address is None else NamedAddress(address, named.broker)
@@ -214,7 +214,7 @@ class RegisteredBrokers:
     def absent(self, wants: Callable[[str], bool]) -> Mapping[int, Mapping[str, int]]:
         """By what brokers of fastlog leave behind when they go, and by the topics that are announced.
 
-        Nothing is known while ZooKeeper is away.
+        Nothing is known while ZooKeeper is unavailable.
         """
         found: dict[int, dict[str, int]] = {}
         try:

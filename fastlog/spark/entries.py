@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""In a path: a value that is null."""
+"""The directory name that stands for a null value, as Hive has it."""
 
 
 class NewFile(NamedTuple):
@@ -20,11 +20,11 @@ class NewFile(NamedTuple):
     """Of the columns that the table is partitioned by."""
     rows: int
     stats: str
-    """As Delta keeps it, JSON."""
+    """Delta's statistics of the file, as JSON."""
 
 
 class ActiveFile(NamedTuple):
-    """A file that is part of the table."""
+    """A Parquet file that is part of the table's current version."""
 
     path: str
     size_bytes: int
@@ -32,7 +32,7 @@ class ActiveFile(NamedTuple):
     modified_ms: int = 0
     """When it was made part of the table, since 1970."""
     rows: int | None = None
-    """As far as the table's log tells."""
+    """How many rows it has; None where the table's log does not say."""
 
 
 def stats_of(rows: int) -> str:

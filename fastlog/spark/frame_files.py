@@ -98,7 +98,7 @@ class Files(Protocol):
 
 
 class _Made(WriterCommitMessage):
-    """What a task has written."""
+    """The files that a task has written."""
 
     def __init__(self, files: list[NewFile]) -> None:
         self.files = files
@@ -205,7 +205,7 @@ def packed_file(directory: str, given: tuple[Any, ...]) -> str:
 
 
 def unpacked(options: Mapping[str, str]) -> tuple[Any, ...]:
-    """What such a file has."""
+    """What ``packed_file`` has put into the file that the options name."""
     found: tuple[Any, ...] = pickle.loads(Path(options[PACKED]).read_bytes())
     return found
 

@@ -45,7 +45,7 @@ _EPOCH = date(1970, 1, 1)
 
 
 class IcebergLake:
-    """One table of a catalog that pyiceberg is told of by its own configuration. Does for a load what ``Lake`` does."""
+    """One table of a catalog that pyiceberg knows by its own configuration. Does for a load what ``Lake`` does."""
 
     def __init__(self, name: str, storage_options: Mapping[str, str] | None = None) -> None:
         """Opens the table if there is one. ``name``: with ``iceberg:`` before it. ``storage_options`` are for files.
@@ -109,7 +109,7 @@ class IcebergLake:
         return pa.schema([pa.field(item.name, _plain(item.type)) for item in found])
 
     def reload(self) -> None:
-        """Look at the table anew."""
+        """Read the current version of the table."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -123,7 +123,7 @@ class IcebergLake:
         return None if text is None else int(text)
 
     def names(self, prefix: str) -> list[str]:
-        """The names that begin so."""
+        """The names of numbers that begin with ``prefix``."""
         return [] if self._table is None else sorted(name for name in self._table.properties if name.startswith(prefix))
 
     @property
@@ -192,7 +192,7 @@ class IcebergLake:
             raise TableUnavailableError(f"{self}: was made, and the catalog does not have it")
 
     def check_schema(self, schema: pyarrow.Schema, partition_by: Sequence[str], *, growing: bool = False) -> None:
-        """As that of a ``Lake``."""
+        """See ``Lake.check_schema``."""
         import pyarrow as pa
         from pyiceberg.exceptions import CommitFailedException
 
@@ -228,7 +228,7 @@ class IcebergLake:
             self.reload()
 
     def commit(self, change: TableChange) -> None:
-        """As that of a ``Lake``."""
+        """See ``Lake.commit``."""
         from pyiceberg.exceptions import CommitFailedException
 
         identity = uuid.uuid4().hex
@@ -451,7 +451,7 @@ def _one_form(url: str) -> str:
 
 
 def _text(value: Any, kind: pyarrow.DataType) -> str | None:
-    """The same the other way round."""
+    """A partition value as text, in the form of ``ActiveFile.values``."""
     import pyarrow as pa
 
     if value is None:

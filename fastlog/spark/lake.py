@@ -45,7 +45,7 @@ class NumberStep(NamedTuple):
 
 @dataclass(frozen=True)
 class TableChange:
-    """One transaction."""
+    """What one transaction does: numbers that are set, files that are added and removed."""
 
     steps: Mapping[str, NumberStep]
     added: Sequence[NewFile] = ()
@@ -83,7 +83,7 @@ class Lake:
 
     @property
     def directory(self) -> Path:
-        """Of a table in a directory alone."""
+        """The table's directory; only of a table that is in one."""
         return self.location.directory
 
     @property
@@ -98,7 +98,7 @@ class Lake:
         return -1 if self._table is None else self._table.version()
 
     def reload(self) -> None:
-        """Look at the table anew."""
+        """Read the current version of the table."""
         self._numbers = {}
         for left in reversed(range(_TRIES_OF_A_STORE)):
             try:

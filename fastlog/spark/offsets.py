@@ -97,7 +97,7 @@ class OffsetSpec:
         return dict(self.by_partition).get(partition)
 
     def to_json(self) -> Any:
-        """The value of ``initial``."""
+        """The JSON value that a checkpoint has under ``initial``."""
         if self.kind in ("earliest", "latest"):
             return self.kind
         if self.kind == "time":
@@ -120,7 +120,7 @@ class OffsetSpec:
 
 
 def encode_initial(place: OffsetSpec) -> dict[str, Any]:
-    """What a query begins with."""
+    """The first offset of a query, for its checkpoint."""
     return {"v": VERSION, "initial": place.to_json()}
 
 

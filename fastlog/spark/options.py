@@ -270,4 +270,4 @@ _KNOWN = {name.lower(): name for name, _, _ in _OPTIONS}
 _FIELDS = {name.lower(): (field, parse) for name, field, parse in _OPTIONS if field is not None and parse is not None}
 
 OPTION_NAMES = tuple(_KNOWN.values())
-"""Every option there is."""
+"""The names of all options of the source."""

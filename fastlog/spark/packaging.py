@@ -82,14 +82,14 @@ class Package:
 
     directory: Path
     distributions: dict[str, str]
-    """Versions by name."""
+    """The version of each distribution in it, by name."""
     needs: dict[str, Any]
     """``abi``: the binary interface of Python; ``python``: its version; ``glibc``: the least, or None."""
     size_bytes: int
 
     @property
     def archive(self) -> Path:
-        """For ``spark-submit --archives``."""
+        """The archive for ``spark-submit --archives``."""
         return self.directory / ARCHIVE
 
 

@@ -98,7 +98,7 @@ class _Kinds:
         return {**delivered, **self._sender.delivered()}, self._sender.possible_duplicates
 
     def close(self) -> None:
-        """End what was begun."""
+        """Close the producers and their connections."""
         self._topics.close()
         if self._sender is not None:
             self._sender.close(self._close_timeout)

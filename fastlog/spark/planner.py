@@ -20,7 +20,7 @@ _NONE: Mapping[TopicPartition, float] = {}
 
 
 class SplitPoints(Protocol):
-    """Who knows where messages begin."""
+    """Where ranges may be split: knows at which offsets messages begin."""
 
     def between(self, partition: TopicPartition, interval: OffsetRange, step_bytes: int) -> list[int]:
         """Boundaries in the interval, ascending, the first its start; usually at least ``step_bytes`` apart."""
@@ -30,7 +30,7 @@ class SplitPoints(Protocol):
 
 
 class TaskPiece(NamedTuple):
-    """What one task reads."""
+    """The range of one partition that one task reads."""
 
     partition: TopicPartition
     interval: OffsetRange

@@ -66,7 +66,7 @@ def columns_for(bounds: Mapping[TopicPartition, PartitionBounds]) -> str | None:
 
 
 class QueryPlan:
-    """What both kinds share."""
+    """What the plans of batch reads, streams and loads share."""
 
     def __init__(self, options: SourceOptions, cluster: QueryCluster) -> None:
         self._options = options

@@ -13,7 +13,7 @@ from fastlog.spark._record_columns import Bytes, Cursor, Rows
 from fastlog.spark.columns import ARROW_TYPES, BATCH_BYTES, Repeated
 
 BATCH_ROWS = 32768
-"""The most in one batch."""
+"""The most rows of one Arrow batch."""
 
 
 class RecordMaker:

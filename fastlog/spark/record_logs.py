@@ -1,7 +1,7 @@
 """What the driver asks one broker of its topics of record batches: which there are, how far they go, where to cut them.
 
 Offsets are numbers of records: any of them is a place to begin at, but a task that begins where a batch does leaves
-none of it to be read twice. How many bytes so many records take is only known on the average of a partition.
+none of it to be read twice. How many bytes a number of records take is only known on the average of a partition.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RecordLogs:
         self._extents: dict[Place, RecordExtent] = {}
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._records.close()
 
     def topics(self, names: Iterable[str] | None) -> dict[str, KnownTopic]:

@@ -47,7 +47,7 @@ def read_record_task(task: Task, options: SourceOptions, maker: RecordMaker) -> 
 
 
 class _TaskReading:
-    """One task. For one thread."""
+    """Reads the record batches of one task. For one thread."""
 
     def __init__(self, task: Task, options: SourceOptions) -> None:
         self._task = task

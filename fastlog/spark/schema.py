@@ -31,7 +31,7 @@ TYPES = {
 ENVELOPES_OWN = ("server", "schemaId", "deduplicationId")
 """There are none of these without an envelope."""
 FASTLOG, KAFKA = "fastlog", "kafka"
-"""What the usual sets are called."""
+"""The names of the two sets of columns, for the option ``schema``."""
 USUAL = ("topic", "broker", "partition", "offset", "idx", "timestamp", "key", "value")
 SETS = {
     FASTLOG: USUAL,

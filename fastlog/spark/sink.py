@@ -57,7 +57,7 @@ class SinkWriter:
 
 
 class FastlogWriter(SinkWriter, DataSourceArrowWriter):
-    """For ``frame.write``."""
+    """The writer of ``frame.write``."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Say what was written; it is in the topics since the tasks ended."""
@@ -69,7 +69,7 @@ class FastlogWriter(SinkWriter, DataSourceArrowWriter):
 
 
 class FastlogStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
-    """For ``frame.writeStream``."""
+    """The writer of ``frame.writeStream``."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """See ``FastlogWriter``."""

@@ -116,7 +116,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 _NOTHING = "void"
-"""The type of ``NULL AS key``."""
+"""Spark's type of a column such as ``NULL AS key``."""
 
 
 def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions) -> tuple[str, ...]:
@@ -179,4 +179,4 @@ _OPTIONS: tuple[tuple[str, str, Parse], ...] = (
 _FIELDS = {name.lower(): (name, field, parse) for name, field, parse in _OPTIONS}
 
 OPTION_NAMES = tuple(name for name, _, _ in _OPTIONS)
-"""Every option there is."""
+"""The names of all options of the sink."""

@@ -42,7 +42,7 @@ class FastlogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in ``format``."""
+        """The name that ``format`` takes."""
         return "fastlog"
 
     def schema(self) -> str:
@@ -98,7 +98,7 @@ class FastlogReader(DataSourceReader):
 
 
 class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query. One lives in a process beside the driver and plans; copies of it read in the workers."""
+    """A streaming query. One is in a process beside the driver and plans; copies of it read in the workers."""
 
     def __init__(self, options: SourceOptions, fields: Fields) -> None:
         self._options = options
@@ -106,7 +106,7 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._made: tuple[QueryCluster, StreamPlan, GroupProgress | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without connections."""
+        """Leave out connections: a copy makes its own."""
         return {**self.__dict__, "_made": None}
 
     def initialOffset(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(task) for task in self._plan.tasks(end)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of a task."""
+        """Yield the rows of a task as Arrow batches."""
         return _read(partition, self._options, self._fields)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ class Spans(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of all rows together."""
+        """How many bytes all rows have together."""
         return int(self.ends[-1] - self.ends[0])
 
     def source(self) -> tuple[Any, Any, Any]:
@@ -42,7 +42,7 @@ def spans_of(column: pa.Array) -> Spans:
 
 
 def numbers_of(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Whole numbers; -1 for null."""
+    """A column of ids as int64, with -1 for null. Raises ``ConfigError`` for a negative one."""
     found = column.fill_null(-1) if column.null_count else column
     numbers: np.ndarray[Any, Any] = found.to_numpy(zero_copy_only=False).astype(np.int64)
     if (numbers < -1).any():

@@ -63,7 +63,7 @@ class TableStaging:
         """Hold the lock of the table's writers; what dead ones left is removed. In an object store there is none.
 
         Raises:
-            TableConflictError: another one lives, on this machine or where the file system shares locks.
+            TableConflictError: another writer runs, on this machine or where the file system shares locks.
         """
         work = self._work
         if work is None:
@@ -157,7 +157,7 @@ class TableStaging:
 
     @property
     def _location(self) -> TableLocation:
-        """Where files stay."""
+        """The table's location, where its files are in the end."""
         return self._lake.location
 
     @contextlib.contextmanager

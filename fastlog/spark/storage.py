@@ -69,7 +69,7 @@ class TableLocation:
 
     @property
     def given_options(self) -> dict[str, str] | None:
-        """As Delta's library takes them."""
+        """The options as Delta's library takes them: None where there are none."""
         return dict(self.options) or None
 
     def filesystem(self) -> FileSystem:
@@ -97,7 +97,7 @@ class TableLocation:
 
     @contextlib.contextmanager
     def reached(self) -> Iterator[None]:
-        """Around what asks an object store: its errors are told in one line without credentials; a directory's are let
+        """Around what asks an object store: its errors come in one line without credentials; a directory's are let
         through as they are.
 
         Raises:
@@ -244,7 +244,7 @@ class Output:
             raise ConfigError(f"{place}: a worker does not see what the driver made: is the directory shared?")
 
     def open(self, name: str) -> Any:
-        """What pyarrow writes a file to."""
+        """Open a file for pyarrow to write to: a path, or a stream of the object store."""
         if isinstance(self._place, Path):
             path = self._place / name
             path.parent.mkdir(parents=True, exist_ok=True)

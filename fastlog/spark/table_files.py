@@ -91,7 +91,7 @@ class _File:
         self._rows += rows.num_rows
 
     def write(self) -> None:
-        """What waits, as one row group."""
+        """Write the rows that wait as one row group."""
         if self._waiting:
             table = pa.Table.from_batches(self._waiting, self._schema)
             self._waiting, self.waiting_bytes = [], 0

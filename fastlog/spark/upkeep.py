@@ -50,7 +50,7 @@ class JoinOptions:
 
 @dataclass
 class JoinReport:
-    """What was done."""
+    """What joining files has done to a table."""
 
     files_before: int = 0
     files_after: int = 0
@@ -61,7 +61,7 @@ class JoinReport:
     conflicts: int = 0
 
     def add(self, bins: Sequence[Sequence[ActiveFile]], made: Sequence[NewFile]) -> None:
-        """Count a transaction."""
+        """Count one transaction: the files that it has joined, and those made of them."""
         self.files_before += sum(map(len, bins))
         self.bytes_before += sum(file.size_bytes for files in bins for file in files)
         self.files_after += len(made)
@@ -70,13 +70,13 @@ class JoinReport:
         self.transactions += 1
 
     def to_json(self) -> dict[str, int]:
-        """For a summary."""
+        """The counts for the job's summary."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Expired:
-    """What was let go."""
+    """What was removed from a table because of its age."""
 
     files: int
     rows: int | None
@@ -147,7 +147,7 @@ def join_files(lake: AnyLake, options: JoinOptions, say: Callable[[str], object]
 
 
 def _shares(bins: Sequence[list[ActiveFile]]) -> Iterator[list[list[ActiveFile]]]:
-    """Those of each transaction."""
+    """Yield the bins of each transaction, of about ``_CHANGE_BYTES`` of files."""
     share: list[list[ActiveFile]] = []
     size = 0
     for files in bins:

@@ -71,7 +71,7 @@ def seconds(name: str, text: str) -> float:
 
 
 def truth(name: str, text: str) -> bool:
-    """``true`` or ``false``."""
+    """Parse ``true`` or ``false``. Raises ``ConfigError`` that begins with ``name`` for anything else."""
     if text.strip().lower() not in ("true", "false"):
         raise ConfigError(f"{name}: {text!r} is neither true nor false")
     return text.strip().lower() == "true"

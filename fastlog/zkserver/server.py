@@ -73,12 +73,12 @@ class Server:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process."""
+        """The id of the running process; None where there is none."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
     def log_path(self) -> Path:
-        """Where its output goes."""
+        """The file that its output goes to."""
         return self.directory / "zookeeper.log"
 
     def start(self) -> None:
@@ -137,7 +137,7 @@ class Server:
         return b"".join(parts).decode(errors="replace")
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it runs."""
+        """Send a signal to the process, if it runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
@@ -204,7 +204,7 @@ class Ensemble:
 
     @property
     def connect(self) -> str:
-        """What clients call ``zk.connect``."""
+        """The ``zk.connect`` of clients: all servers, with commas between them."""
         return ",".join(f"{server.host}:{server.port}" for server in self.servers)
 
     def start(self, timeout: float = 30.0, is_wanted: Callable[[], bool] = lambda: True) -> None:
@@ -218,7 +218,7 @@ class Ensemble:
             undo.pop_all()
 
     def stop(self) -> None:
-        """End all. May be called again."""
+        """Stop all servers. May be called twice."""
         for server in self.servers:
             server.stop()
 

@@ -104,7 +104,7 @@ class AuditSink(TableSink):
 
     @property
     def has_gap(self) -> bool:
-        """Whether messages are missing."""
+        """Whether a window of this run lacks messages."""
         return bool(self.states.get(MISSING))
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -146,7 +146,7 @@ def without_copies(frame: DataFrame) -> DataFrame:
 
 
 def together(sent: DataFrame, counted: Mapping[str, DataFrame], topics: Sequence[str]) -> DataFrame:
-    """What was told and what was counted at each stage as one frame, of which a window is a sum."""
+    """What was reported and what was counted at each stage as one frame, of which a window is a sum."""
     from pyspark.sql import functions as f
 
     def ones(of: str) -> list[Column]:
@@ -214,7 +214,7 @@ def _at_once(
     from pyspark.sql import functions as f
 
     began = time.monotonic()
-    # Kept before the messages are looked for: then one that was told of is there, or missing, however new it is.
+    # Kept before the messages are looked for: then one that was reported is there, or missing, however new it is.
     sent = sent_of(spark.read.format("fastlog").options(**reports).load()).persist()
     window_ms = _window_ms(sent)
     arrived = without_copies(spark.read.format("fastlog").options(**source).load())

@@ -39,7 +39,7 @@ _FOR_GOOD = (
 )
 _LOG_LEVEL = "spark.log.level"
 _QUIET = "FATAL"
-"""What fails in a task is told by the job, in a line; Spark would add its own calls, for each try of each task."""
+"""The job reports what fails in a task, in a line; Spark would add its own calls, for each try of each task."""
 _MOST_TOLD = 500
 _OF_THE_JOB = {
     *("subscribe", "subscribepattern", "assign", "columns", "includenextoffset", "failondataloss"),
@@ -50,7 +50,7 @@ _OF_THE_JOB = {
 
 
 def interval(seconds: float) -> str:
-    """A duration as Spark's SQL has it."""
+    """A duration in seconds as Spark's SQL takes it."""
     return f"{round(seconds * 1000)} milliseconds"
 
 
@@ -267,7 +267,7 @@ def own_error(error: BaseException) -> errors.FastlogError | None:
 
 
 def show_summary(summary: Mapping[str, Any]) -> None:
-    """The JSON at the end, on stdout."""
+    """Print the summary of a job, one JSON object on stdout."""
     click.echo(json.dumps(summary))
 
 
@@ -281,6 +281,6 @@ def as_text(value: Any) -> str:
 
 
 def say(text: str, shown: bool = True) -> None:
-    """A line of progress on stderr."""
+    """Print a line of progress with the time on stderr, if ``shown``."""
     if shown:
         note(f"{time.strftime('%H:%M:%S')} {text}")

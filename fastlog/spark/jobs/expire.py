@@ -45,7 +45,7 @@ def expire_command(lake: AnyLake, shown: bool, days: int, dry_run: bool) -> int:
 
 
 def first_day(days: int, today: date) -> date:
-    """The first day that stays."""
+    """The first day that is kept when days older than ``days`` before ``today`` go."""
     return date.min if days > (today - date.min).days else today - timedelta(days=days)
 
 

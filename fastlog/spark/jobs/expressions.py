@@ -131,7 +131,7 @@ class Expressions:
 
 
 def _items(sequence: Any) -> list[Any]:
-    """Of a sequence of Scala's."""
+    """The items of a Scala sequence."""
     return [sequence.apply(number) for number in range(sequence.length())]
 
 

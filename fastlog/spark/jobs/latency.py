@@ -50,7 +50,7 @@ class MessageLatencies:
                 self.add(now_us - known.to_numpy(zero_copy_only=False))
 
     def add(self, microseconds: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        """Count some."""
+        """Count latencies in microseconds."""
         ms = np.clip(microseconds / 1000.0, 1.0, _MOST_MS)
         places = np.floor(np.log2(ms) * _PER_DOUBLING).astype(np.int64)
         self._counts += np.bincount(places, minlength=len(self._counts))
@@ -64,6 +64,6 @@ class MessageLatencies:
         return round(float(2 ** ((place + 1) / _PER_DOUBLING)), 1)
 
     def to_json(self) -> dict[str, float] | None:
-        """For a summary."""
+        """``p50``, ``p95`` and ``p99`` in milliseconds; None where nothing was counted."""
         found = {name: self.percentile(share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
         return {name: ms for name, ms in found.items() if ms is not None} or None

@@ -101,7 +101,7 @@ from fastlog.tools import options, report, signals
     group="Limits",
     type=click.IntRange(2, 2**20),
     metavar="FILES",
-    help="After batches, join small files where a day has so many that become one.  [default: never; see optimize]",
+    help="After batches, join small files where N or more of a day become one.  [default: never; see optimize]",
 )
 @options.option(
     "--skip-lost",

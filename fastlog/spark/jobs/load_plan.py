@@ -29,10 +29,10 @@ class TableNumbers(Protocol):
     """What remembers, as a ``Lake`` does."""
 
     def number(self, name: str) -> int | None:
-        """What is remembered under a name."""
+        """The number that the table keeps under a name; None where there is none."""
 
     def names(self, prefix: str) -> list[str]:
-        """The names that begin so."""
+        """The names of numbers that begin with ``prefix``."""
 
 
 class LoadBatch(NamedTuple):
@@ -61,7 +61,7 @@ class LoadBatch(NamedTuple):
         return self._summed({partition: [interval] for partition, interval in self.ranges.items()})
 
     def lost_sizes(self) -> tuple[int, int]:
-        """The same of what cannot be read."""
+        """As ``sizes``, of what cannot be read any more."""
         return self._summed(self.lost)
 
     def _summed(self, intervals: Mapping[TopicPartition, list[OffsetRange]]) -> tuple[int, int]:
@@ -73,7 +73,7 @@ class LoadBatch(NamedTuple):
         return {partition: interval for partition, interval in self.ranges.items() if interval.size_bytes}
 
     def notes(self) -> dict[str, Any]:
-        """For the history of the table."""
+        """The fields for the table's history: the ranges, and what was lost."""
         found: dict[str, Any] = {"ranges": offsets.encode_ranges(self.ranges)["topics"]}
         if self.lost:
             found["lost"] = encode_lost(self.lost)

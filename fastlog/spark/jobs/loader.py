@@ -67,13 +67,13 @@ class LoadOptions:
     most_rejected: int = 1000
     """Rejected messages of one batch that do not end the load."""
     optimize_at: int | None = None
-    """Join small files after batches, where so many become one; None: never."""
+    """Join small files after batches, where at least this many become one; None: never."""
     shown: bool = True
 
 
 @dataclass
 class LoadTotals:
-    """What a run has done."""
+    """What a run has added to the table, and what it could not."""
 
     batches: int = 0
     rows: int = 0
@@ -108,7 +108,7 @@ class LoadTotals:
             self.lost.setdefault(partition, []).extend(intervals)
 
     def to_json(self) -> dict[str, Any]:
-        """For the summary."""
+        """The fields of the summary that the job prints."""
         seconds = time.monotonic() - self.started
         return {
             "batches": self.batches,
@@ -237,7 +237,7 @@ class Loader:
         return True
 
     def _join(self, at_least: int) -> None:
-        """Join small files. What hinders that is told of, and ends no load: the next batch comes here again."""
+        """Join small files. What prevents that is reported and does not end the load: the next batch tries again."""
         wanted = JoinOptions(at_least=at_least, gradual=True, compression=self._load_options.compression)
         try:
             joined = join_files(self._lake, wanted, self._say)
@@ -390,7 +390,7 @@ class Loader:
 
     @functools.cached_property
     def _schema(self) -> pyarrow.Schema:
-        """Of the rows of the table."""
+        """The Arrow schema of the rows that are written."""
         if self._by_sql:
             return arrow_schema(self._expressions.rows(self._no_rows, datetime.now(UTC)))
         from fastlog.spark.row_files import row_schema
@@ -456,7 +456,7 @@ def rejected_schema(columns: Sequence[str]) -> pyarrow.Schema:
 
 
 def _counted(sizes: tuple[int, int]) -> str:
-    """Bytes and records in words."""
+    """``12 bytes and 3 records``, without what is 0."""
     of_bytes, records = sizes
     found = [f"{of_bytes} bytes"] if of_bytes or not records else []
     return " and ".join(found + ([f"{records} records"] if records else []))

@@ -35,7 +35,7 @@ from fastlog.tools import options
     default=2,
     show_default=True,
     metavar="FILES",
-    help="Join files only where so many of the same day become one.",
+    help="Join files only where at least N of the same day become one.",
 )
 @options.option(
     "--compression",

@@ -42,7 +42,7 @@ class TablePlace(click.ParamType):  # type: ignore[type-arg]
         self._iceberg = iceberg
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> TableLocation:
-        """See ``located``."""
+        """Return the location; fails as ``located``, for an Iceberg table where none may be, and for a missing path."""
         if str(value).startswith(SCHEME):
             if not self._iceberg:
                 self.fail(f"{value}: is a table of Iceberg; here it has to be one of Delta", param, ctx)
@@ -68,7 +68,7 @@ class LocalPath(click.Path):
         super().__init__(file_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See ``local_path``."""
+        """Return the path; fails as ``local_path``."""
         try:
             return super().convert(local_path(value), param, ctx)
         except errors.ConfigError as error:
@@ -91,7 +91,7 @@ def source_options(function: Any) -> Any:
 
 
 def spark_options(function: Any) -> Any:
-    """``--master`` and ``--conf``."""
+    """Add ``--master`` and ``--conf``."""
     function = options.option(
         "--conf",
         "settings",
@@ -123,7 +123,7 @@ def topics_option(function: Any) -> Any:
 
 
 def trigger_options(function: Any) -> Any:
-    """``--every`` and ``--max-bytes``."""
+    """Add ``--every`` and ``--max-bytes``."""
     function = options.option(
         "--max-bytes",
         group="Limits",
@@ -197,7 +197,7 @@ def time_option(function: Any) -> Any:
 
 
 def late_option(function: Any) -> Any:
-    """``--late``."""
+    """Add ``--late``."""
     return options.option(
         "--late",
         group="Limits",
@@ -223,7 +223,7 @@ def late_table_option(function: Any) -> Any:
 
 
 def attempts_option(function: Any) -> Any:
-    """``--attempts``."""
+    """Add ``--attempts``."""
     return options.option(
         "--attempts",
         group="Limits",
@@ -317,7 +317,7 @@ def job(
 
 
 def quiet_option(function: Any) -> Any:
-    """``--no-progress``."""
+    """Add ``--no-progress``."""
     return options.option("--no-progress", group="Format", is_flag=True, help="Say nothing on stderr while it runs.")(
         function
     )
@@ -345,5 +345,5 @@ def upkeep(
 
 
 def dry_run_option(function: Any) -> Any:
-    """``--dry-run``."""
+    """Add ``--dry-run``."""
     return options.option("--dry-run", group="Other", is_flag=True, help="Only say what would be done.")(function)

@@ -45,7 +45,7 @@ class Rejected:
 
     @property
     def rows(self) -> int:
-        """How many messages."""
+        """How many messages were rejected."""
         return sum(file.rows for file in self.files)
 
 
@@ -71,7 +71,7 @@ class Rejects:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """As ``TableStaging.alone``."""
+        """Hold the lock of the table of rejected messages; see ``TableStaging.alone``."""
         with self._staging.alone():
             yield
 

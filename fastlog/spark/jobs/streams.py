@@ -143,7 +143,7 @@ class TableSink:
 
     @property
     def rows(self) -> int:
-        """How many this run has brought."""
+        """How many rows this run has added to the table."""
         return self._table.rows
 
     @property
@@ -153,7 +153,7 @@ class TableSink:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the query keeps its state."""
+        """The directory of the query's checkpoint."""
         return self._state / CHECKPOINT
 
     @contextlib.contextmanager
@@ -270,7 +270,7 @@ class QueryRun:
                     command.wait(min(0.2 * 2**failures, _MOST_PAUSE))
 
     def to_json(self) -> dict[str, Any]:
-        """For the summary."""
+        """The fields of the summary that the job prints."""
         return {
             "batches": self._sink.batches,
             "passed_over": self._sink.passed_over,
