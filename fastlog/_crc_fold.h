@@ -271,15 +271,9 @@ static void crc_setup_folding(void) {
 
 /* --------------------------------------------------------------- the choice */
 
-/* Fill the tables; must have returned before any of the functions is called. */
-static void crc_setup(void) {
-    crc_setup_portable();
 #if CRC_HAS_FOLDING
-    crc_setup_folding();
-#endif
-}
+static int crc_width; /* of crc_cpu_width(), once: the instruction that asks leaves a virtual machine, for microseconds */
 
-#if CRC_HAS_FOLDING
 /* How many bits are folded at once by the instructions that this CPU has and the system keeps registers of: 512, 128 or 0. The CPU itself is
    asked, because __builtin_cpu_supports says no to everything where a compiler's runtime lacks what fills its table, as Zig's does. */
 static int crc_cpu_width(void) {
@@ -295,13 +289,21 @@ static int crc_cpu_width(void) {
 }
 #endif
 
+/* Fill the tables; must have returned before anything else here is called. */
+static void crc_setup(void) {
+    crc_setup_portable();
+#if CRC_HAS_FOLDING
+    crc_setup_folding();
+    crc_width = crc_cpu_width();
+#endif
+}
+
 /* The n-th way this CPU can go, fastest first, and its name; NULL when there are not so many. */
 static crc_function crc_choice(int n, const char **name) {
 #if CRC_HAS_FOLDING
-    const int wide = crc_cpu_width();
-    if (wide >= 512 && n-- == 0)
+    if (crc_width >= 512 && n-- == 0)
         return *name = "avx512", crc_avx512;
-    if (wide >= 128 && n-- == 0)
+    if (crc_width >= 128 && n-- == 0)
         return *name = "pclmul", crc_pclmul;
 #endif
     return n == 0 ? (*name = "portable", crc_portable) : NULL;
