@@ -104,25 +104,25 @@ def test_readers_that_take_nothing_hold_little_more_than_the_budget(workers: Wor
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("data", "limit", "least"),
+    ("data", "limit", "least", "slow"),
     [
-        (raw.message_set([bytes(1000)] * 3000), 700_000, 700_000),
-        (raw.entry(bytes(3 * MEGABYTE)), 1, 6 * MEGABYTE),
-        (raw.entry(bytes(300_000)), 1, 600_000),
+        (raw.message_set([bytes(1000)] * 3000), 700_000, 700_000, 1),
+        (raw.entry(bytes(3 * MEGABYTE)), 1, 6 * MEGABYTE, 4),
+        (raw.entry(bytes(300_000)), 1, 600_000, 4),
     ],
     ids=["messages", "a large one", "larger than the limit"],
 )
 @pytest.mark.parametrize("leaves", [False, True])
 def test_what_is_converted_counts_meanwhile(
-    workers: Workers, data: bytes, limit: int, least: int, leaves: bool
+    workers: Workers, data: bytes, limit: int, least: int, slow: int, leaves: bool
 ) -> None:
-    """And is given back when the answer stands for it, or nobody waits for one."""
+    """And is given back when the answer stands for it, or nobody waits for one. It is known by the read ``slow``."""
     write(workers, data)
     with Client(workers) as client:
         assert client.fetch(("t", 0, 0), limit=limit)[0].error_code == 0
         wait_until("the answer has left", lambda: answer_bytes(workers) < LEFT)
         before = answer_bytes(workers)
-        _files.arm(f"pread=slow:{SLOW_MS}", "test")
+        _files.arm(f"pread@{slow}-=slow:{SLOW_MS}", "test")
         ask(client.socket, limit=limit)
         wait_until("it counts", lambda: workers.held()["jobs"] == 1 and answer_bytes(workers) - before >= least)
         assert answer_bytes(workers) - before < least + LEFT
