@@ -54,9 +54,9 @@ class GroupSession(MemberSession):
         self._audit_due = time.monotonic() + AUDIT_SECONDS
 
     @property
-    def is_settled(self) -> bool:
-        """It reads what it is to read, as far as it knows."""
-        return self._settle_due is None and not self._watched.is_stale
+    def is_reconciled(self) -> bool:
+        """Whether it reads exactly what it is to read, as far as it knows."""
+        return self._reconcile_due is None and not self._watched.is_stale
 
     @property
     def _has_news(self) -> bool:
@@ -72,7 +72,7 @@ class GroupSession(MemberSession):
                 log.warning("event=watch_missed group=%s", self._work.config.group_id)
         found = self._lookup.turn(now)
         if found:
-            self._settle_due = now  # shows it among the member's errors
+            self._reconcile_due = now  # shows it among the member's errors
         if self._work.subscription.is_filter:
             self._note_unread([topic for topic in sorted(found) if self._registrations.is_passed_by(topic)])
             return
@@ -106,7 +106,7 @@ class GroupSession(MemberSession):
         path = lost_path(self._work.config.group_id, *partition)
         self._zookeeper.put(path, b"%d %d" % (from_offset, to_offset))
 
-    def _settle(self) -> None:
+    def _reconcile(self) -> None:
         """Read the registrations, work out what is this member's, and own and read that. Raises as ``_prove``."""
         work = self._work
         cluster = self._registrations.read()

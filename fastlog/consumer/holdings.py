@@ -98,8 +98,8 @@ class Holdings:
         self.failed_saves = 0
         self.changes = 0
         """How many partitions were taken and let go of."""
-        self.is_settled = False
-        """Whether the last ``settle`` has reached what was wanted."""
+        self.is_reconciled = False
+        """Whether the last ``reconcile`` has reached what was wanted."""
 
     @property
     def read(self) -> dict[TopicPartition, str]:
@@ -122,7 +122,7 @@ class Holdings:
         return {partition for partition in self._without_offset if self._held[partition].is_read}
 
     def is_fenced(self) -> bool:
-        """Whether the store refused the last save of some partition: ``settle`` is to load its offset again."""
+        """Whether the store refused the last save of some partition: ``reconcile`` is to load its offset again."""
         if self._store_fenced is not None:
             self._fenced.update(self._held.keys() & self._store_fenced(self._group))
         return bool(self._fenced)
@@ -131,7 +131,7 @@ class Holdings:
         """Whether this session owns the partition."""
         return partition in self._held
 
-    def settle(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address]) -> None:
+    def reconcile(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address]) -> None:
         """Own and read exactly what is wanted, as far as possible; a partition that fails waits for the next call.
 
         Raises:
@@ -141,13 +141,13 @@ class Holdings:
         raise NotImplementedError
 
     def next_try(self) -> float | None:
-        """When (``time.monotonic``) to call ``settle`` again though nothing has changed; None: no need to."""
-        if self.is_settled:
+        """When (``time.monotonic``) to call ``reconcile`` again though nothing has changed; None: no need to."""
+        if self.is_reconciled:
             return None
         return min((trouble.due for trouble in self._trouble.values()), default=time.monotonic() + self._most_pause)
 
     def error(self, most_conflicts: int | None) -> Exception | None:
-        """Why it is not settled; None while it waits for others to let go, for fewer than ``most_conflicts`` tries."""
+        """Why it is not reconciled; None while others have not let go, for fewer than ``most_conflicts`` tries."""
         for trouble in self._trouble.values():
             if not trouble.is_conflict or (most_conflicts is not None and trouble.tries >= most_conflicts):
                 return trouble.error

@@ -154,7 +154,7 @@ class MemberSession:
         self._failures = 0
         now = time.monotonic()
         self._proof_due = now
-        self._settle_due: float | None = now
+        self._reconcile_due: float | None = now
         self._commit_due = now + work.config.auto_commit_interval_ms / 1000
         self._begin_due = now
 
@@ -164,7 +164,7 @@ class MemberSession:
         """Be a member, and extend the lease. Raises ``CoordinationError``, ``SessionLostError``."""
         raise NotImplementedError
 
-    def _settle(self) -> None:
+    def _reconcile(self) -> None:
         """Find out what is to be read, and read it. Raises as ``_prove``."""
         raise NotImplementedError
 
@@ -187,7 +187,7 @@ class MemberSession:
 
     @property
     def _has_news(self) -> bool:
-        """Whether something has changed that ``_settle`` has to look at."""
+        """Whether something has changed that ``_reconcile`` has to look at."""
         return False
 
     @property
@@ -257,7 +257,7 @@ class MemberSession:
             while (request := self._work.inbox.next_commit()) is not None:
                 self._work.answer(request, error)  # rather now than after one more silence
             self._failures += 1
-            self._settle_due = time.monotonic() + self._work.pause(self._failures)
+            self._reconcile_due = time.monotonic() + self._work.pause(self._failures)
 
     def _do_what_is_due(self) -> None:
         config = self._work.config
@@ -269,11 +269,15 @@ class MemberSession:
             pause = config.auto_commit_interval_ms / 1000
             self._commit_due = now + (pause if self._work.lease.objection is None else min(pause, MOST_PAUSE))
         self._do_more(now)
-        if self._has_news or self._holdings.is_fenced() or (self._settle_due is not None and now >= self._settle_due):
-            self._settle()
+        if (
+            self._has_news
+            or self._holdings.is_fenced()
+            or (self._reconcile_due is not None and now >= self._reconcile_due)
+        ):
+            self._reconcile()
 
     def _next_due(self) -> float:
-        due = [self._settle_due] if self._settle_due is not None else []
+        due = [self._reconcile_due] if self._reconcile_due is not None else []
         if not self._failures:
             due += [self._proof_due, *self._more_due()]
             if self._work.config.auto_commit and self._takes_commits:
@@ -289,7 +293,7 @@ class MemberSession:
             self._proof_due = now + self._proof_seconds
 
     def _make_so(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address], members: int) -> None:
-        """Own and read what is wanted, as far as possible, and publish the status. Raises as ``Holdings.settle``."""
+        """Own and read what is wanted, as far as possible, and publish the status. Raises as ``Holdings.reconcile``."""
         work, holdings = self._work, self._holdings
         work.status.addresses = addresses
         if addresses != self._addresses:
@@ -297,7 +301,7 @@ class MemberSession:
             work.readers.moved(addresses)
         changes = holdings.changes
         try:
-            holdings.settle(wanted, addresses)
+            holdings.reconcile(wanted, addresses)
         finally:
             self._show()
         if holdings.changes != changes:
@@ -310,10 +314,10 @@ class MemberSession:
                 len(wanted),
                 members,
             )
-        self._settle_due = holdings.next_try()
+        self._reconcile_due = holdings.next_try()
         error = holdings.error(work.config.rebalance_max_retries)
         work.status.error = error
-        if holdings.is_settled:
+        if holdings.is_reconciled:
             work.status.state = GroupState.ASSIGNED if wanted else GroupState.NOTHING
         else:
             work.status.state = GroupState.JOINING if error is None else GroupState.FAILING

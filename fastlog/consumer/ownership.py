@@ -59,14 +59,14 @@ class Ownership(Holdings):
         self._watched = watched
         self._doubtful: set[TopicPartition] = set()
 
-    def settle(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address]) -> None:
+    def reconcile(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address]) -> None:
         """Go as far as possible; what fails keeps nothing else back, and waits for the next call.
 
         Raises:
             SessionLostError: the session is over; ``drop`` is to follow.
             CoordinationError: the server does not answer; what was done stays done.
         """
-        self.is_settled = False
+        self.is_reconciled = False
         self._trouble = {
             partition: trouble
             for partition, trouble in self._trouble.items()
@@ -80,7 +80,7 @@ class Ownership(Holdings):
                 self._take(partition, thread)
                 self._between()
         self._begin(wanted, addresses)
-        self.is_settled = self.read == wanted and len(self._held) == len(wanted) and not self._doubtful
+        self.is_reconciled = self.read == wanted and len(self._held) == len(wanted) and not self._doubtful
 
     def _check_held(self) -> None:
         """Nobody but us removes our nodes; if somebody does, what it was is not ours any more."""

@@ -37,7 +37,7 @@ PASSING = frozenset((5, 6, 7, 9, 74, 75))
 """The broker is starting, or was started anew: it is asked again."""
 _PASSING_SECONDS = 5.0
 _HOLD_SECONDS = 5.0
-_SETTLE_SECONDS = 0.05
+_FLUSH_SECONDS = 0.05
 _LEAST_PAUSE = 0.01
 _MOST_PAUSE = 0.25
 _MOST_GROWTH = 4
@@ -152,7 +152,7 @@ class RecordReader:
         self._ahead = ahead
         self._number = 0
         self._is_asked = False
-        self._has_settled = False
+        self._has_flushed_end = False
 
     def close(self) -> None:
         """Does nothing: records are read through the channel alone, without files."""
@@ -175,10 +175,10 @@ class RecordReader:
         self._fetch_bytes = fetch_bytes
 
     def log_end(self, broker: Broker) -> int:
-        """Up to where the partition can be read once what was appended before is flushed, as it soon is."""
-        if not self._has_settled:
-            self._has_settled = True
-            return max(self._channel.alone(self._settled), self.offset)
+        """The end of the partition with all that was appended before this call, which the broker flushes for it."""
+        if not self._has_flushed_end:
+            self._has_flushed_end = True
+            return max(self._channel.alone(self._flushed_end), self.offset)
         return self.high_watermark or self.offset
 
     def next(self, wait: float) -> RecordChunk | None:
@@ -236,11 +236,11 @@ class RecordReader:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _settled(self) -> int:
-        """What is visible a moment later: a fetch that waits has the broker flush what was appended."""
+    def _flushed_end(self) -> int:
+        """The high watermark a moment later: a fetch that waits has the broker flush what was appended."""
         if self._channel.has_pending:
             self.go_back(self.offset)
-        self._post(_SETTLE_SECONDS)
+        self._post(_FLUSH_SECONDS)
         self._is_asked = False
         found = self._parsed(self._channel.collect())
         return self.offset if found.code else found.high_watermark
@@ -286,7 +286,7 @@ class RecordReader:
             raise ProtocolError(f"{self._channel.broker}: batches came that end before offset {self.offset}")
         chunk = RecordChunk(self.offset, found.data, result)
         self.offset = result.next_offset
-        self._has_settled = False
+        self._has_flushed_end = False
         if self._ahead and 4 * result.valid_bytes < 3 * len(found.data):
             self._grow()
         if self._ahead and self.offset < found.high_watermark and result.status in (BATCHES_OK, BATCHES_TAIL):

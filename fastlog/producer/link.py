@@ -236,7 +236,7 @@ class Link:
         if self._flight.has_answers():
             self._read()
         self._expire()
-        self._settle()
+        self._report_outcomes()
         idle = self._flight.head() is None and not self._refusals and not self._adopted
         if idle and not self.is_registered:
             self._leave()
@@ -393,7 +393,7 @@ class Link:
             broken = f"the connection to {connection.peer} broke: {error.strerror}"
         except ProtocolError as error:
             broken = f"{connection.peer} does not keep to the protocol: {error}"
-        self._settle_refusals()  # also of what came before a break: it has its place before what is written again
+        self._handle_refusals()  # also of what came before a break: it has its place before what is written again
         if self._flight.finished_frames > before:
             self._progress_at = time.monotonic()
             self._answered = True
@@ -409,8 +409,8 @@ class Link:
             else:
                 self._broken(TransportError(f"{connection.peer} closed the connection"))
 
-    def _settle_refusals(self) -> None:
-        for line in self._refusals.settle():
+    def _handle_refusals(self) -> None:
+        for line in self._refusals.handle_answers():
             self._ledger.log(logging.WARNING, f"refused {self.broker_id}", f"refused for now, tried again {line}")
 
     def _broken(self, error: TransportError) -> None:
@@ -463,7 +463,7 @@ class Link:
             self._broken(error)
             if self._flight.head() is head:
                 self._flight.drop_head(error)
-                self._settle_refusals()  # it may have been the one that others of its partition wait for
+                self._handle_refusals()  # it may have been the one that others of its partition wait for
         self._refusals.expire(time.monotonic_ns())
 
     def _standstill_seconds(self) -> float:
@@ -480,8 +480,8 @@ class Link:
     def _is_waiting(self) -> bool:
         return self._leaving or self._flight.head() is not None
 
-    def _settle(self) -> None:
-        """Tell everybody what became of their messages."""
+    def _report_outcomes(self) -> None:
+        """Report the outcome of messages to their tickets, callbacks and flushes."""
         self._outcomes.tell(self._flight.take_events(), self._flight.take_failures())
         if self._refusals.readded:
             self._flush_marks = deque((self._flight.added_chunks, event) for _, event in self._flush_marks)
@@ -517,7 +517,7 @@ class Link:
                 self._flight.add(self._adopted.popleft())
         while self._flight.head() is not None:
             self._flight.drop_head(error)
-        self._settle()
+        self._report_outcomes()
 
     def _end(self) -> None:
         """Fail what is left, close everything, let everybody go."""

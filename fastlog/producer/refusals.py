@@ -95,8 +95,8 @@ class Refusals:
         self._put(hold.behind, chunk)
         return True
 
-    def settle(self) -> list[str]:
-        """Act on the answers that came; a line for each partition that is refused from now on."""
+    def handle_answers(self) -> list[str]:
+        """Act on the answers that have come; returns a log line for each partition that is refused from now on."""
         lines = []
         for topic, partition, code, chunk in self._flight.take_outcomes():
             place = (topic, partition)

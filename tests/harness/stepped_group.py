@@ -118,7 +118,7 @@ class Stepped:
         """Until it reads what it is to read."""
         for _ in range(turns):
             self.turn()
-            if self.life is not None and self.life.is_settled:
+            if self.life is not None and self.life.is_reconciled:
                 return
             clock.now += 0.05
         raise AssertionError(f"not settled: {self.work.status}")

@@ -160,7 +160,7 @@ class World:
         for _ in range(MOST_TURNS):
             for member in self.members:
                 member.turn()
-            if all(member.life is not None and member.life.is_settled for member in self.members):
+            if all(member.life is not None and member.life.is_reconciled for member in self.members):
                 return
             self.time.now += 0.0005
         states = [(member.work.status.state, member.work.status.error) for member in self.members]

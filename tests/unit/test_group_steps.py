@@ -210,7 +210,7 @@ class World:
         for _ in range(200):
             self.go(self.quick, 1)
             self.go(self.slow, 1)
-            if all(member.life is not None and member.life.is_settled for member in (self.quick, self.slow)):
+            if all(member.life is not None and member.life.is_reconciled for member in (self.quick, self.slow)):
                 break
         else:
             raise AssertionError((self.quick.work.status, self.slow.work.status))

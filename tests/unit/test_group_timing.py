@@ -537,12 +537,12 @@ def test_when_to_try_again_is_when_the_first_trouble_is_due(tree: FakeZooKeeper,
     assert made.next_try() == clock.now + 2.0, "nothing was tried yet"
     member.readers.addresses = addresses = {1: ("h", 1)}  # type: ignore[dict-item, assignment]
     wanted = {ONLY: "g_a-0"}
-    made.settle(wanted, addresses)  # type: ignore[arg-type]
-    assert made.is_settled and made.next_try() is None and made.error(None) is None
-    made.settle({}, addresses)  # type: ignore[arg-type]
-    assert made.is_settled and made.changes == 2 and not tree.names("/consumers/g/owners/s")
-    made.settle(wanted, {})
-    assert not made.is_settled and made.next_try() == clock.now + 2.0, "its broker is waited for"
+    made.reconcile(wanted, addresses)  # type: ignore[arg-type]
+    assert made.is_reconciled and made.next_try() is None and made.error(None) is None
+    made.reconcile({}, addresses)  # type: ignore[arg-type]
+    assert made.is_reconciled and made.changes == 2 and not tree.names("/consumers/g/owners/s")
+    made.reconcile(wanted, {})
+    assert not made.is_reconciled and made.next_try() == clock.now + 2.0, "its broker is waited for"
     assert made.holds(ONLY) and made.read == {}
 
 
@@ -561,6 +561,6 @@ def test_slow_partitions_do_not_keep_the_others_from_being_read(tree: FakeZooKee
     store.load = slow  # type: ignore[method-assign, assignment]
     wanted = {part(f"1-{number}", "s"): "g_a-0" for number in range(6)}
     member.readers.addresses = addresses = {1: ("h", 1)}  # type: ignore[dict-item, assignment]
-    made.settle(wanted, addresses)  # type: ignore[arg-type]
+    made.reconcile(wanted, addresses)  # type: ignore[arg-type]
     assert sum(takes) == 6 and takes[0] in (2, 3) and takes[-1] == 1
-    assert made.is_settled
+    assert made.is_reconciled

@@ -83,9 +83,9 @@ class Place:
 class AssignedPartitions(Holdings):
     """What the leader has given: others have let go of it before."""
 
-    def settle(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address]) -> None:
+    def reconcile(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address]) -> None:
         """Let go of what is not wanted any more, and read the rest."""
-        self.is_settled = False
+        self.is_reconciled = False
         self._trouble = {partition: trouble for partition, trouble in self._trouble.items() if partition in wanted}
         self._load_again()
         for partition in self._stop_leaving(wanted):
@@ -98,7 +98,7 @@ class AssignedPartitions(Holdings):
             if partition not in self._held:
                 self._held[partition] = Held(thread)
         self._begin(wanted, addresses)
-        self.is_settled = self.read == wanted
+        self.is_reconciled = self.read == wanted
 
     def _begin(self, wanted: Mapping[TopicPartition, str], addresses: Mapping[int, Address]) -> None:
         if isinstance(self._store, BrokerOffsets):
@@ -190,13 +190,13 @@ class BrokerGroupSession(MemberSession):
     def _keep_jump(self, partition: TopicPartition, from_offset: int, to_offset: int) -> None:
         self._offsets.note_lost(partition, from_offset, to_offset)
 
-    def _settle(self) -> None:
+    def _reconcile(self) -> None:
         status = self._work.status
         if self._phase is _Phase.MEMBER and self._must_join:
             self._phase = _Phase.JOIN
         if self._phase is not _Phase.MEMBER:
             status.state = GroupState.JOINING
-            self._settle_due = time.monotonic()
+            self._reconcile_due = time.monotonic()
             if not self._advance():
                 return
         before = self._holdings.held
