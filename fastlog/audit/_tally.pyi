@@ -5,7 +5,7 @@ from typing_extensions import Buffer
 
 _Array = Any  # whatever gives a buffer of the right type; numpy's arrays do not tell mypy that they do
 LATENCY_BOUNDS_MS: tuple[int, ...]
-"""Ages of messages in ms, ascending."""
+"""The upper bounds, in ms and ascending, of the classes in which the ages of messages are counted."""
 Page = tuple[int, int, int, int, bytes]
 """Producer, server, number of the page, how many bits are set, and the 4096 bytes, words being little-endian."""
 
@@ -61,13 +61,13 @@ class Tally:
         """How many of the numbers first … last were seen."""
 
     def missing(self, producer_id: int, first: int, last: int, most: int = 100) -> list[tuple[int, int]]:
-        """Which of the numbers first … last were not seen, as ranges, at most so many."""
+        """Which of the numbers first … last were not seen, as ranges, the first ``most`` of them."""
 
     def changed_pages(self) -> list[Page]:
-        """The pages in which numbers were seen since they were told."""
+        """The pages in which numbers were seen since ``note_published`` was last called with them."""
 
-    def told(self, pages: Iterable[Page]) -> None:
-        """These have been told to somebody."""
+    def note_published(self, pages: Iterable[Page]) -> None:
+        """Note that pages, as ``changed_pages`` gave them, were published."""
 
     def merge_page(self, producer_id: int, server_id: int, number: int, bits: bytes) -> None:
-        """Add what somebody else has seen. Raises ``ValueError`` when it is no page."""
+        """Add what another counter has seen. Raises ``ValueError`` when it is no page."""

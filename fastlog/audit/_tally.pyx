@@ -46,7 +46,7 @@ cdef struct Page:
     int64_t number                 # the first number in it is this times PAGE_NUMBERS
     uint64_t* bits                 # NULL: all are set
     int32_t count                  # bits that are set
-    int32_t told                   # of these, when it was last told to somebody
+    int32_t published              # of these, when it was last published
 
 
 cdef struct Track:
@@ -65,7 +65,7 @@ cdef struct Track:
 
 
 cdef void* with_room(void* items, Py_ssize_t count, Py_ssize_t* capacity, size_t size) noexcept nogil:
-    """Where so many items of a size are, with room for one more; NULL, and nothing changed, when there is no memory."""
+    """An array of ``count`` items of ``size`` bytes, with room for one more; NULL, and unchanged, without memory."""
     if count == capacity[0]:
         items = realloc(items, <size_t>(2 * count + 4) * size)
         if items != NULL:
@@ -97,7 +97,7 @@ cdef Cell* cell_at(Track* track, int64_t start) noexcept nogil:
 
 
 cdef Py_ssize_t find_page(const Track* track, int64_t number) noexcept nogil:
-    """Where a page is, or belongs."""
+    """The index of the page with this number, or the one at which it would have to be inserted."""
     cdef Py_ssize_t low = 0, high = track.page_count, middle
     while low < high:
         middle = (low + high) >> 1
@@ -126,13 +126,14 @@ cdef Page* page_at(Track* track, int64_t number) noexcept nogil:
             return NULL
         memmove(&track.pages[i + 1], &track.pages[i], <size_t>(track.page_count - i) * sizeof(Page))
         track.pages[i].number, track.pages[i].bits = number, bits
-        track.pages[i].count = track.pages[i].told = 0
+        track.pages[i].count = track.pages[i].published = 0
         track.page_count += 1
     track.page = i
     return &track.pages[i]
 
 
 cdef inline void fill_up(Page* page) noexcept nogil:
+    """Free the bits of a page once all of them are set."""
     if page.count == PAGE_NUMBERS and page.bits != NULL:
         free(page.bits)
         page.bits = NULL
@@ -207,6 +208,7 @@ cdef class Tally:
     # -- counting ------------------------------------------------------------------------------------------------------
 
     cdef Py_ssize_t slot_of(self, uint64_t key) noexcept nogil:
+        """The slot that has a key's track, or the free one where it belongs."""
         cdef uint64_t mixed = (key ^ (key >> 31)) * <uint64_t>0x9E3779B97F4A7C15
         cdef Py_ssize_t i = <Py_ssize_t>((mixed >> 32) & <uint64_t>(self.slot_count - 1))
         while self.slots[i] != NULL and self.slots[i].key != key:
@@ -463,13 +465,13 @@ cdef class Tally:
                 continue
             for j in range(track.page_count):
                 page = &track.pages[j]
-                if page.count != page.told:
+                if page.count != page.published:
                     bits = b"\xff" * PAGE_SIZE if page.bits == NULL else \
                         PyBytes_FromStringAndSize(<const char*>page.bits, PAGE_SIZE)
                     found.append((track.key, track.server_id, page.number, page.count, bits))
         return found
 
-    def told(self, pages):
+    def note_published(self, pages):
         cdef Track* track
         cdef Py_ssize_t i
         for producer_id, _, number, count, _ in pages:
@@ -477,7 +479,7 @@ cdef class Tally:
             if track != NULL:
                 i = find_page(track, number)
                 if i < track.page_count and track.pages[i].number == number:
-                    track.pages[i].told = count
+                    track.pages[i].published = count
 
     def merge_page(self, uint64_t producer_id, uint32_t server_id, int64_t number, bytes bits not None):
         cdef Track* track

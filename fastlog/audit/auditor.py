@@ -87,7 +87,7 @@ class Auditor:
         self._server = server if server is not None else socket.gethostname()
         self._counter_id = random.SystemRandom().getrandbits(63)
         self._tallies: dict[str, Tally] = {}
-        self._told: dict[tuple[str, int, int], int] = {}
+        self._published: dict[tuple[str, int, int], int] = {}
         self._next: dict[object, int] = {}
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
@@ -174,9 +174,9 @@ class Auditor:
             self._deliver(self._producer, [event.encode() for event, _ in news])
             with self._lock:
                 for event, pages in news:
-                    self._tallies[event.topic].told(pages)
+                    self._tallies[event.topic].note_published(pages)
                     for item in event.duplicates:
-                        self._told[event.topic, item.producer_id, item.window_start] = item.messages
+                        self._published[event.topic, item.producer_id, item.window_start] = item.messages
 
     def _deliver(self, producer: Producer, payloads: list[bytes]) -> None:
         """Return when the audit topic has them, whatever else the producer sends. Raises what has failed."""
@@ -201,7 +201,7 @@ class Auditor:
             found = [
                 SeenDuplicates(producer, window, count)
                 for producer, _, window, _, count in tally.cells()
-                if producer is not None and count != self._told.get((topic, producer, window), 0)
+                if producer is not None and count != self._published.get((topic, producer, window), 0)
             ]
             while pages or found:
                 yield self._event(topic, pages[:_PAGES], found[:_DUPLICATES]), pages[:_PAGES]

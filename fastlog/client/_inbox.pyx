@@ -44,13 +44,14 @@ cdef enum:
 
 
 cdef inline int64_t now_ms() noexcept nogil:
+    """CLOCK_MONOTONIC, in milliseconds."""
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
     return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1_000_000
 
 
 cdef inline int wait_readable(int fd, int wait_ms) noexcept nogil:
-    """What ``poll`` says: 1, 0 when the time is over, -1 with ``errno``."""
+    """Wait up to ``wait_ms`` for bytes or an end: 1 when there is something, 0 when not, -1 with ``errno``."""
     cdef pollfd waiting
     waiting.fd = fd
     waiting.events = POLLIN
@@ -60,7 +61,7 @@ cdef inline int wait_readable(int fd, int wait_ms) noexcept nogil:
 
 @cython.final
 cdef class Inbox:
-    """Cuts what a socket gives into frame bodies. For one thread."""
+    """Reads a socket and cuts what comes into the bodies of frames. For one thread."""
 
     cdef public int64_t max_bytes
     cdef public int64_t trusted_bytes
@@ -90,6 +91,7 @@ cdef class Inbox:
         return self.end - self.start + (LENGTH_BYTES + self.filled if self.body is not None else 0)
 
     cpdef frame_or_none(self):
+        """The next frame's body, if it has come whole. Raises ProtocolError: a size that is not allowed."""
         cdef Py_ssize_t at, size
         if self.body is None:
             if self.end - self.start < LENGTH_BYTES:
@@ -124,6 +126,7 @@ cdef class Inbox:
         return not self.held_bytes and wait_readable(fd, 0) == 0
 
     cpdef bint receive(self, int fd, int wait_ms=0) except -1:
+        """Read until a frame is whole or ``wait_ms`` are over; whether bytes came. Raises EOFError, OSError."""
         cdef int64_t deadline = now_ms() + wait_ms
         cdef Py_ssize_t before = self.held_bytes
         cdef Py_ssize_t size
@@ -147,6 +150,7 @@ cdef class Inbox:
         return <int>((<unsigned int>head[0] << 24) | (<unsigned int>head[1] << 16) | (<unsigned int>head[2] << 8) | head[3])
 
     cdef int begin_body(self, Py_ssize_t size) except -1:
+        """Move the beginning of a frame of ``size`` bytes out of the scratch buffer, into memory of its own."""
         cdef bytearray body
         if size <= self.trusted_bytes:
             body = self.buffers.take(size)
@@ -159,6 +163,7 @@ cdef class Inbox:
         self.body = body
 
     cdef bint into_scratch(self, int fd, int64_t deadline) except -1:
+        """Read into the scratch buffer what fits; whether bytes came."""
         cdef char* scratch = PyByteArray_AS_STRING(self.scratch)
         cdef Py_ssize_t came, room
         if self.start:
@@ -213,7 +218,7 @@ cdef class Inbox:
         return total
 
     cdef bint is_going_on(self, Py_ssize_t came) except -1:
-        """Whether bytes came; the end of the stream is told once none of them are left to be looked at."""
+        """Whether bytes came; an end of the stream is raised once none of them are left to be looked at."""
         cdef int failure = self.failure
         if came == 0 and failure:
             if failure == CLOSED:

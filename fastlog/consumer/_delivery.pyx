@@ -140,8 +140,8 @@ cdef class GroupMessage:
         return self.attributes & 3
 
     def __repr__(self):
-        shown = f"{described(self.payload)}{of_record(self.key, self.headers, self.timestamp)}"
-        return f"GroupMessage({self.place.source}, offset={self.offset}, next_offset={self.next_offset}, payload={shown})"
+        payload = f"{described(self.payload)}{of_record(self.key, self.headers, self.timestamp)}"
+        return f"GroupMessage({self.place.source}, offset={self.offset}, next_offset={self.next_offset}, payload={payload})"
 
     def __eq__(self, other):
         if type(other) is not GroupMessage:
@@ -254,9 +254,10 @@ cdef class Delivery:
         return self.message_or_none(timeout)
 
     cdef message_or_none(self, double timeout):
+        """The next message; None at the end of the stream. Raises ConsumerTimeout, and DecodeError from the decoder."""
         cdef Entry entry
         cdef GroupMessage message
-        self.settle()
+        self.count_consumed()
         while self.has_turn(timeout, True):
             message = GroupMessage.__new__(GroupMessage)
             self.look(&entry)
@@ -300,7 +301,7 @@ cdef class Delivery:
         cdef int64_t offset
         cdef Py_ssize_t passed
         cdef bint is_ours
-        self.settle()
+        self.count_consumed()
         while True:
             batch = Batch.__new__(Batch)
             if not self.has_turn(timeout, True):
@@ -325,7 +326,7 @@ cdef class Delivery:
         cdef Place place
         cdef int64_t offset
         cdef Py_ssize_t passed
-        self.settle()
+        self.count_consumed()
         while self.has_turn(timeout, False):
             place, chunk, offset, passed = self.place, self.chunk, self.offset, self.passed + self.skip
             try:
@@ -358,7 +359,7 @@ cdef class Delivery:
             return error.reason
         return self._silence() if message is None else message
 
-    cdef inline void settle(self) noexcept:
+    cdef inline void count_consumed(self) noexcept:
         """Count what was handed out last as consumed."""
         if self.is_counting:
             self.is_counting = False
@@ -374,6 +375,7 @@ cdef class Delivery:
         return self.get_turn(timeout, entry)
 
     cdef bint get_turn(self, double timeout, bint entry) except -1:
+        """The same as ``has_turn``, where the lease, the span or the chunk in hand has to be looked at first."""
         while True:
             if tick_now() != self.tick:
                 self.look_at_lease()
@@ -402,6 +404,7 @@ cdef class Delivery:
                 return False
 
     cdef int look_at_lease(self) except -1:
+        """Note whether the lease is valid for the whole of this tick of the coarse clock."""
         cdef int64_t tick = tick_now()
         self.has_lease = <double>self.lease.seconds_left > LONGEST_TICK
         self.tick = tick
@@ -414,6 +417,7 @@ cdef class Delivery:
         return self.has_lease and self.chunk is chunk and not place.is_over
 
     cdef inline void hand_out(self) noexcept:
+        """Note what was handed out, so that ``count_consumed`` can count it with the next call."""
         if self.handed is not self.place:
             self.handed = self.place
         self.handed_next = self.offset
@@ -462,6 +466,7 @@ cdef class Delivery:
         return 0
 
     cdef int leave_out(self) except -1:
+        """Pass over the entries of the span that were handed out before it was cut anew."""
         cdef Entry entry
         while self.skip and self.left:
             self.look(&entry)
@@ -470,6 +475,7 @@ cdef class Delivery:
         return 0
 
     cdef int fill(self, Batch batch, Py_ssize_t count, Py_ssize_t size) except -1:
+        """Add messages of the chunk in hand to a batch, up to ``count`` and about ``size`` bytes."""
         cdef Entry entry
         cdef object payload
         while True:
@@ -501,7 +507,7 @@ cdef class Delivery:
         return size
 
     cdef inline int look(self, Entry* entry) except -1:
-        """Describe the entry in turn."""
+        """Describe the next entry of the span without moving behind it. Raises BufferError: its bytes changed meanwhile."""
         cdef const uint8_t* at
         cdef int64_t delta
         cdef int32_t left
@@ -545,11 +551,13 @@ cdef class Delivery:
             self.skip = passed
 
     cdef void drop_chunk(self) noexcept:
+        """Have no chunk in hand any more."""
         self.let_go()
         self.chunk = self.place = self.spans = self.failure = None
         self.passed = self.skip = 0
 
     cdef void let_go(self) noexcept:
+        """Have no span in hand any more, and free its buffer."""
         self.left = 0
         self.entries = None
 
@@ -557,7 +565,7 @@ cdef class Delivery:
 # A class derived in Python from a compiled one is iterated through its attributes, at twice the cost of this.
 @cython.final
 cdef class Messages:
-    """Iterates a stream; see the ``.pyi``."""
+    """An iteration over a stream; see the ``.pyi``."""
 
     cdef Delivery stream
 

@@ -20,6 +20,7 @@ cdef class Quota:
     cdef readonly long long max_bytes
 
     cdef inline bint is_full(self) noexcept:
+        """Whether the queue of the whole producer takes no further message now."""
         return self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
 
@@ -36,7 +37,7 @@ cdef class Shelf:
     cdef int32_t next_id
     cdef Quota quota
 
-    cdef void ring(self) noexcept
+    cdef void wake_sender(self) noexcept
 
 
 cdef class Buffer:
@@ -74,7 +75,7 @@ cdef class Buffer:
     cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, const RecordParts* parts) except -1
     cdef int put_called(self, object payload, uint32_t crc, object function, const RecordParts* parts) except -1
     cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, const RecordParts* parts) except -1
-    # What the format of a frame decides: the most bytes that so many take, and writing them. n is -1 for null.
+    # What the format of a frame decides: the most bytes that a value of n bytes takes, and writing it. n is -1 for null.
     cdef Py_ssize_t need_of(self, Py_ssize_t n, const RecordParts* parts) noexcept
     cdef Py_ssize_t place_of_next(self) noexcept
     cdef void put_one(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, const RecordParts* parts) noexcept

@@ -49,7 +49,8 @@ cdef class Quota:
 
 
 cdef class Shelf:
-    cdef void ring(self) noexcept:
+    cdef void wake_sender(self) noexcept:
+        """Wake the sending thread if it sleeps; one write for each sleep. Takes no lock, and fails silently."""
         cdef uint64_t one = 1
         if self.sleeping != AWAKE:
             self.sleeping = AWAKE
@@ -215,17 +216,19 @@ cdef class Buffer:
             if self.shelf.sleeping == ASLEEP and (
                 self.shelf.sleeps_until < 0 or self.opened_ns + self.shelf.linger_ns < self.shelf.sleeps_until
             ):
-                self.shelf.ring()
+                self.shelf.wake_sender()
         return finished
 
     cdef Py_ssize_t need_of(self, Py_ssize_t n, const RecordParts* parts) noexcept:
+        """The most bytes that a value of ``n`` bytes takes in a frame; -1 for null, which only records can be."""
         return n + ENTRY_HEADER_BYTES
 
     cdef Py_ssize_t place_of_next(self) noexcept:
-        """Where the next one will stand among those of its frame, as deliveries tell it; there is one already."""
+        """The next message's place among those of its frame, as deliveries report it; there is one already."""
         return self.used - self.open_start - self.header_bytes
 
     cdef void put_one(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, const RecordParts* parts) noexcept:
+        """Write one message behind the last one; there is room for ``need_of`` it. ``crc`` is that of the payload."""
         put_entry(self.memory + self.used, payload, n, 0, crc)
         self.used += n + ENTRY_HEADER_BYTES
 
@@ -238,7 +241,7 @@ cdef class Buffer:
         return self.open_messages >= self.batch_messages
 
     cdef int make_room(self, Py_ssize_t need) except -1:
-        """See that the memory can take so many bytes more; 1 when the open frame could not, and was finished."""
+        """Make room for ``need`` more bytes; 1 when the open frame was finished for that, else 0."""
         cdef int finished = 0
         if self.open_messages:
             if self.used - self.open_start - self.header_bytes + need > self.batch_bytes:
@@ -252,12 +255,14 @@ cdef class Buffer:
         return finished
 
     cdef int activate(self) except -1:
+        """Enter this buffer among those that the sending thread empties."""
         if not self.active:
             self.active = True
             self.shelf.active.append(self)
         return 0
 
     cdef int grow(self, Py_ssize_t need) except -1:
+        """Have memory for ``need`` more bytes: larger one, or new one where finished frames fill a block."""
         cdef Py_ssize_t wanted
         cdef unsigned char* memory
         cdef int collecting
@@ -290,7 +295,7 @@ cdef class Buffer:
         return 0
 
     cdef int seal(self) except -1:
-        """Finish the open frame."""
+        """Finish the open frame, with the garbage collector off: it would let other code run half-way."""
         cdef int collecting = PyGC_Disable()
         try:
             self.finish_open_frame()
@@ -300,6 +305,7 @@ cdef class Buffer:
         return 0
 
     cdef int finish_open_frame(self) except -1:
+        """Make the open frame a finished one, with a correlation id, and wake the sending thread for it."""
         cdef Frame* frames
         cdef Frame* frame
         cdef Ticket ticket
@@ -331,7 +337,7 @@ cdef class Buffer:
         self.open_messages = 0
         self.shelf.ready = True
         if self.shelf.sleeping == ASLEEP:
-            self.shelf.ring()
+            self.shelf.wake_sender()
         return 0
 
     cdef Chunk detach(self):

@@ -51,4 +51,5 @@ cdef class Flight:
 
 
 cdef inline Py_ssize_t frame_start(Chunk chunk, int index) noexcept:
+    """The position of a frame's first byte, from the start of the chunk's memory; ``index`` may be one past the last."""
     return chunk.frames[index - 1].end if index else 0

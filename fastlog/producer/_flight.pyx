@@ -60,7 +60,7 @@ cdef class Flight:
         self.acknowledged = acknowledged
 
     def add(self, Chunk chunk):
-        """Put a chunk behind all others."""
+        """Take a chunk in, behind all others."""
         if chunk.frame_count == 0:
             return
         self.chunks.append(chunk)
@@ -218,7 +218,7 @@ cdef class Flight:
         return got
 
     cdef long long move_on(self, Py_ssize_t sent) except -1:
-        """Note that so many bytes more are written; the number of frames that this completed."""
+        """Note that ``sent`` more bytes are written; returns how many frames that completed."""
         cdef Chunk chunk
         cdef Py_ssize_t step
         cdef long long completed = 0
@@ -263,14 +263,15 @@ cdef class Flight:
         return got
 
     cdef long long admit(self, Chunk chunk, long long frames, bint is_first) except -1:
-        """How many of these next frames of a chunk may be written now; ``is_first``: of those of one write."""
+        """How many of the next ``frames`` of a chunk may be written now; ``is_first``: they begin a write."""
         return frames
 
     cdef int note_written(self, Chunk chunk, int frames) except -1:
-        """So many more frames of a chunk are written."""
+        """Called when ``frames`` more of a chunk's are written."""
         return 0
 
     cdef int read_answers(self) except -1:
+        """Finish the frames that whole answers in the inbox are for. Raises ProtocolError for what answers none."""
         cdef Py_ssize_t position = 0
         cdef int32_t size
         cdef const unsigned char* p
@@ -296,7 +297,7 @@ cdef class Flight:
         return 0
 
     cdef Chunk asked(self):
-        """The chunk whose frame the next answer is about."""
+        """The chunk whose frame the next answer is for. Raises ProtocolError where none waits for one."""
         cdef Chunk chunk
         if self.first >= len(self.chunks):
             raise ProtocolError("an answer came that nothing was asked for")
@@ -306,6 +307,7 @@ cdef class Flight:
         return chunk
 
     cdef int answered(self, int32_t correlation_id, int error, int32_t partition, int64_t base, int64_t next) except -1:
+        """Finish the frame that waits longest, as its answer says. Raises ProtocolError when that is another's."""
         cdef Chunk chunk = self.asked()
         if chunk.frames[chunk.finished_frames].correlation_id != correlation_id:
             raise ProtocolError(
@@ -336,7 +338,7 @@ cdef class Flight:
         return 0
 
     cdef int note(self, Chunk chunk, object error, int32_t partition, int64_t base, int64_t next) except -1:
-        """Count the first unfinished frame of a chunk as finished, and say so to those who want to know."""
+        """Count the first unfinished frame of a chunk as finished, and add the events for its tickets."""
         cdef int index = chunk.finished_frames
         cdef int messages = chunk.frames[index].messages
         cdef Ticket ticket
@@ -410,7 +412,7 @@ cdef class Flight:
             self.note(chunk, error, chunk.partition, -1, -1)
 
     def number(self, Chunk chunk):
-        """Give a chunk that is kept elsewhere its place behind all others."""
+        """Give a chunk that is held back elsewhere a sequence number behind all others."""
         self.added_chunks += 1
         chunk.sequence = self.added_chunks
 

@@ -34,7 +34,7 @@ cdef class Chunk:
     cdef Py_ssize_t header_bytes
     cdef bytes header              # with a batch's header behind it, where there is a lane
     cdef readonly Lane lane        # of a partition of record batches; None for messages
-    cdef list tickets              # of those who want to know about messages, in their order; or None
+    cdef list tickets              # for messages whose outcome is reported one by one, in their order; or None
     cdef public long long taken_ns # when it left the queue, on the monotonic clock
     cdef public int attempts       # connections it was written to before this one
     cdef public int refusals       # how often the broker refused it for now
@@ -51,18 +51,20 @@ cdef class Chunk:
     cdef Chunk like(self, Py_ssize_t capacity, int frame_count)
 
 
+# CLOCK_MONOTONIC, in nanoseconds.
 cdef long long monotonic_ns() noexcept nogil
 
-# Memory for frames, and its way back. Blocks of BLOCK_BYTES are kept for the next one who asks.
+# Memory for frames, and freeing it; raises MemoryError. Blocks of BLOCK_BYTES are kept for later calls.
 cdef unsigned char* new_memory(Py_ssize_t capacity) except NULL
 cdef void free_memory(unsigned char* memory, Py_ssize_t capacity) noexcept
 
-# Write what is known only now into a frame's header.
+# Write what is known only once a frame is complete into its header: its size, the request's id, the size of its set.
 cdef void finish_frame(unsigned char* start, Py_ssize_t size, Py_ssize_t header_bytes, int32_t correlation_id,
                        bint acknowledged) noexcept
 
 
 cdef inline void put_be32(unsigned char* p, uint32_t value) noexcept nogil:
+    """Write a big-endian number of 32 bits at ``p``, aligned or not."""
     p[0] = <unsigned char>(value >> 24)
     p[1] = <unsigned char>(value >> 16)
     p[2] = <unsigned char>(value >> 8)
@@ -70,6 +72,7 @@ cdef inline void put_be32(unsigned char* p, uint32_t value) noexcept nogil:
 
 
 cdef inline void put_entry(unsigned char* out, const unsigned char* p, Py_ssize_t n, int codec, uint32_t crc) noexcept:
+    """Write a message of Kafka 0.7 with a payload of ``n`` bytes: ``n + ENTRY_HEADER_BYTES`` bytes at ``out``."""
     put_be32(out, <uint32_t>(n + ENTRY_SIZE_BYTES))
     out[4] = 1
     out[5] = <unsigned char>codec

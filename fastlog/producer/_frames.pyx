@@ -117,7 +117,7 @@ cdef class Chunk:
         return made
 
     cdef Chunk like(self, Py_ssize_t capacity, int frame_count):
-        """A chunk for so many other frames of the same messages, none of them there yet."""
+        """An empty chunk for ``frame_count`` other frames of the same messages, with ``capacity`` bytes of memory."""
         cdef Chunk made = Chunk.__new__(Chunk)
         made.memory, made.capacity = new_memory(capacity), capacity
         made.frames = <Frame*>malloc(frame_count * sizeof(Frame))
@@ -213,7 +213,7 @@ cdef class Chunk:
         return made, [(size, self.part(i, i + 1), self.tickets_of(i)) for i, size in refused]
 
     cdef list tickets_of(self, int frame):
-        """Those of one frame, as Python sees them."""
+        """The tickets of one frame as tuples for Python: (frame, position, messages, what is called)."""
         cdef list found = []
         cdef Ticket ticket
         for ticket in self.tickets or ():

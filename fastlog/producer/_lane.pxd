@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 
-# What a broker knows one producer's batches for one partition by: numbers that follow each other. For the thread of the
+# The sequence numbers by which a broker knows one producer's batches for one partition. For the thread of the
 # partition's link, but for `limit` and `generation`, which do not change in others.
 @cython.final
 cdef class Lane:

@@ -48,9 +48,9 @@ WRITABLE = 4
 
 
 cdef class Outbox(Shelf):
-    """The buffers of one broker, and the bell of the thread that sends what is in them."""
+    """The buffers of one broker, and the eventfd that wakes the thread that sends what is in them."""
 
-    cdef bint has_bell
+    cdef bint has_eventfd
 
     def __cinit__(self):
         self.wake_fd = -1
@@ -59,18 +59,18 @@ cdef class Outbox(Shelf):
         self.active = []
         self.quota = quota
         self.linger_ns = linger_ns
-        if not self.has_bell:
+        if not self.has_eventfd:
             self.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.wake_fd < 0:
                 raise OSError(errno, os.strerror(errno))
-            self.has_bell = True
+            self.has_eventfd = True
 
     def __dealloc__(self):
         if self.wake_fd >= 0:
             c_close(self.wake_fd)
 
     def retire(self):
-        """Take nothing more in, and close the bell: nobody sleeps here any more."""
+        """Take nothing more in, and close the eventfd: no thread sleeps here any more."""
         self.closed = True
         if self.wake_fd >= 0:
             c_close(self.wake_fd)
@@ -82,14 +82,14 @@ cdef class Outbox(Shelf):
         return self.closed
 
     def close(self):
-        """Take nothing more in."""
+        """Take nothing more in: a buffer raises ``ClosedError``."""
         self.closed = True
 
     def is_empty(self):
         return not self.active
 
     def wake(self):
-        """Let the sending thread look around, whatever it waits for."""
+        """Wake the sending thread, whatever it waits for."""
         cdef uint64_t one = 1
         self.sleeping = AWAKE
         if self.wake_fd >= 0:
@@ -107,7 +107,7 @@ cdef class Outbox(Shelf):
         return found
 
     def seal_all(self):
-        """Finish every open frame: the queue is full, so waiting for them to fill up would be in vain."""
+        """Finish every open frame without waiting for it to fill up."""
         cdef Buffer buffer
         for buffer in self.active:
             if buffer.open_messages:

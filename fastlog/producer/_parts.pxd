@@ -14,7 +14,7 @@ cdef struct RecordParts:
 cdef void begin_parts(RecordParts* out) noexcept
 
 cdef inline Py_ssize_t parts_bytes(const RecordParts* parts) noexcept:
-    """Of key and headers."""
+    """The bytes of key and headers together."""
     return parts.header_bytes + (parts.key_bytes if parts.key_bytes > 0 else 0)
 
 
@@ -25,8 +25,8 @@ cdef class Parts:
     cdef bytes headers
 
 
-# Where the bytes of a key are, for as long as the key lives: their number, -1 for None, -2 where it is for Python code to
-# look at.
+# Sets ``p`` to the bytes of a key, valid for as long as the key exists; returns their number, -1 for None, and -2 where
+# Python code has to look at it.
 cdef Py_ssize_t simple_key(object key, const uint8_t** p) noexcept
 
 # A key that is bytes, or None. Raises ArgumentError for another.
@@ -35,8 +35,11 @@ cdef int set_key(RecordParts* out, object key) except -1
 # Whether headers can be asked for again: an iterator has none left for Python code to look at.
 cdef bint are_lasting(object headers) noexcept
 
-# Headers as a record has them; None when there is none.
+# The bytes of headers as a record has them; None when there is none. Raises ArgumentError.
 cdef bytes pack_headers(object headers)
+
+# Have a record's headers be what ``pack_headers`` gave, which the caller keeps.
 cdef void set_headers(RecordParts* out, bytes packed) noexcept
 
+# A timestamp in ms since 1970. Raises ArgumentError for what is no whole number, or out of range.
 cdef int64_t checked_time(object timestamp) except -1

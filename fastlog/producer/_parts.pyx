@@ -31,11 +31,12 @@ cdef fl_wall_clock wall_clock
 
 
 cdef int64_t now_ms() noexcept:
+    """Milliseconds since 1970, read from the processor's cycle counter where that is known to be right."""
     return fl_now_ms(&wall_clock)
 
 
 def now():
-    """Milliseconds since 1970, as records get them."""
+    """The time that records get, in milliseconds since 1970."""
     return now_ms()
 
 

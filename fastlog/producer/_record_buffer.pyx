@@ -27,9 +27,11 @@ cdef class RecordBuffer(Buffer):
             self.batch_bytes = min(batch_bytes, BLOCK_BYTES - self.header_bytes)
 
     cdef Py_ssize_t need_of(self, Py_ssize_t n, const RecordParts* parts) noexcept:
+        """See ``Buffer``: a record with its key and headers, the lengths of all of them at their longest."""
         return MOST_RECORD_EXTRA_BYTES + max(n, 0) + (0 if parts == NULL else parts_bytes(parts))
 
     cdef Py_ssize_t place_of_next(self) noexcept:
+        """See ``Buffer``: the number of the record in its batch."""
         return self.open_messages
 
     cdef void put_one(
@@ -65,9 +67,11 @@ cdef class RecordBuffer(Buffer):
         self.used = at - self.memory
 
     cdef void finish(self, unsigned char* start, Py_ssize_t size, int32_t correlation_id) noexcept:
+        """See ``Buffer``: the frame's header and the batch's, but for producer, numbers and checksum."""
         finish_frame(start, size, self.header_bytes - BATCH_HEADER_BYTES, correlation_id, True)
         put_batch_header(start + self.header_bytes - BATCH_HEADER_BYTES, size - self.header_bytes, 0, self.open_messages,
                          self.base_time, self.max_time)
 
     cdef bint is_ripe(self) noexcept:
+        """See ``Buffer``: while frames before it wait for answers, a batch may as well go on growing."""
         return self.open_messages >= self.batch_messages and not self.shelf.behind

@@ -76,6 +76,7 @@ cdef class RecordFlight(Flight):
         return 0 if is_numbered else doubtful
 
     cdef long long admit(self, Chunk chunk, long long frames, bint is_first) except -1:
+        """See ``Flight``: as many as the lane has room for; their batches get their numbers here."""
         cdef Lane lane = chunk.lane
         if lane.limit:
             self.plan += is_first
@@ -115,10 +116,12 @@ cdef class RecordFlight(Flight):
         return 0
 
     cdef int note_written(self, Chunk chunk, int frames) except -1:
+        """See ``Flight``: counts the batches that are written and not answered."""
         chunk.lane.in_flight += frames
         return 0
 
     cdef int read_answers(self) except -1:
+        """See ``Flight``: answers of today's protocol, each to one batch."""
         cdef Py_ssize_t position = 0, topic_bytes = 0
         cdef const uint8_t* p
         cdef const char* topic

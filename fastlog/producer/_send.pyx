@@ -146,7 +146,7 @@ cdef class Routes:
         self.stamps = stamps
 
     def set(self, str topic, Route route):
-        """Let compiled code use a route from now on."""
+        """Have the compiled path use a route for a topic from now on, unless the topic is held."""
         route.stamp = self.stamps(topic) if self.stamps is not None else None
         if topic not in self.held:  # nothing lets another thread run between this and the next line
             self.by_topic[topic] = route
@@ -154,7 +154,7 @@ cdef class Routes:
 
     def hold(self, str topic, items, item):
         """Leave a topic to Python until as many calls of ``let_go``: messages before the next are in no buffer yet. The
-        item joins those that wait in the same step, between the parts of which no signal is handled."""
+        item joins those that wait in the same step, during which no signal is handled."""
         self.held[topic] = self.held.get(topic, 0) + 1
         self.waiting += 1
         self.by_topic.pop(topic, None)
@@ -173,15 +173,16 @@ cdef class Routes:
         return True
 
     def is_held(self, topic=None):
-        """Whether a topic is, or any."""
+        """Whether the topic is held; None: whether any topic is."""
         return topic in self.held if topic is not None else bool(self.held)
 
     def clear(self):
-        """Leave every topic to Python."""
+        """Forget all routes, so that Python handles the messages of every topic."""
         self.by_topic.clear()
         self.last_topic = self.last_route = None
 
     cdef Route find(self, object topic):
+        """The route of a topic; None where the message is for Python to handle."""
         cdef PyObject* found = NULL
         if PyUnicode_Check(topic):  # anything else is for Python to look at, and need not have a hash
             found = PyDict_GetItemWithError(self.by_topic, topic)

@@ -24,7 +24,7 @@ cdef class Stamp:
     cdef Py_ssize_t run_count
     cdef Py_ssize_t run_capacity
     cdef list held                 # numbers that Python code has not brought on their way yet
-    cdef list voids                # (first, end) of numbers that may have gone to nobody
+    cdef list voids                # (first, end) of numbers that may be in no message
 
     cdef Py_ssize_t extra(self, Py_ssize_t key_bytes) noexcept
     cdef int turn(self, int64_t now) except -1
@@ -32,5 +32,5 @@ cdef class Stamp:
     cdef bytes wrap(self, object value, const unsigned char* key, Py_ssize_t key_bytes)
     cdef void take_back(self, int64_t count) noexcept
 
-# Where the bytes of a key are, for as long as the key lives; -1 when it has none to keep.
+# Sets ``p`` to the bytes of a key, valid for as long as the key exists; returns their number, -1 when there are none.
 cdef Py_ssize_t find_key(object key, const unsigned char** p) except -2

@@ -60,6 +60,7 @@ cdef class Stamp:
         free(self.runs)
 
     cdef Py_ssize_t extra(self, Py_ssize_t key_bytes) noexcept:
+        """The bytes that an envelope adds to a payload; ``key_bytes`` is -1 where there is no key."""
         cdef Py_ssize_t size = HEAD_BYTES
         if key_bytes >= 0:
             size += KEY_LENGTH_BYTES + key_bytes
@@ -68,11 +69,12 @@ cdef class Stamp:
         return size
 
     def size_with(self, Py_ssize_t size, key):
-        """The bytes of a payload with its envelope."""
+        """How many bytes a payload of ``size`` bytes has with its envelope."""
         cdef const unsigned char* p
         return size + self.extra(find_key(key, &p))
 
     cdef int finish_run(self) except -1:
+        """Keep the run of numbers that is being given, if it has any, and begin another one."""
         cdef Run* runs
         cdef Py_ssize_t capacity
         if self.first < self.next:
@@ -90,7 +92,7 @@ cdef class Stamp:
         return 0
 
     cdef int turn(self, int64_t now) except -1:
-        """Begin a run in the window of another time."""
+        """Finish the run, and begin one in the window of the time ``now``, in ms since 1970."""
         cdef int64_t past = now % self.window_ms
         self.finish_run()
         self.window = now - past - (self.window_ms if past < 0 else 0)
@@ -98,6 +100,7 @@ cdef class Stamp:
         return 0
 
     cdef bytes wrap(self, object value, const unsigned char* key, Py_ssize_t key_bytes):
+        """The value, which is bytes, in an envelope of now with the next number; ``key_bytes`` -1: without a key."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(value), at = HEAD_BYTES
         cdef bytes made = PyBytes_FromStringAndSize(NULL, size + self.extra(key_bytes))
         cdef unsigned char* out = <unsigned char*>PyBytes_AS_STRING(made)
@@ -144,7 +147,7 @@ cdef class Stamp:
         return made
 
     cdef void take_back(self, int64_t count) noexcept:
-        """The last so many numbers went to nobody, and nothing else has run since they were given."""
+        """Take the last ``count`` numbers back: no message has them, and nothing else has run since they were given."""
         self.next -= count
         # Runs that were begun meanwhile: they end at the number to be given next, and empty ones go.
         while self.run_count and self.runs[self.run_count - 1].end > self.next:

@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 
-# Who wants to know what becomes of messages that lie side by side in a frame: a receipt, or a function of the program's.
+# To whom the outcome of messages side by side in a frame is reported: a receipt, or a function of the program's.
 @cython.final
 cdef class Ticket:
     cdef int frame                 # which one of its memory

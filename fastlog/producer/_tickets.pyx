@@ -1,4 +1,4 @@
-"""Who is told what becomes of single messages, at the price of one small object for each of them."""
+"""Reports of what becomes of single messages, at the price of one small object for each of them."""
 
 cimport cython
 from cpython.object cimport PyTypeObject
@@ -22,8 +22,8 @@ cdef enum:
     DELIVERY_FIELDS = 7
 
 
-# There is one for every message that is followed: kept out of the collector's sight, which else would look at all of them
-# again and again, and taken from those that are done with. What it refers to is held by the thread that will call it.
+# There is one for every message that is followed: not known to the garbage collector, which else would look at all of them
+# again and again, and taken from a free list. What it refers to is held by the thread that will call it.
 @cython.final
 @cython.no_gc
 @cython.freelist(256)
@@ -51,6 +51,7 @@ cdef inline int set_item(object made, Py_ssize_t i, object value) except -1:
 
 
 cdef Ticket new_ticket(int frame, Py_ssize_t position, int messages, bint is_function, object to):
+    """A ticket for ``messages`` side by side in a frame; ``to`` is a receipt, or with ``is_function`` a callback."""
     cdef Ticket made = Ticket.__new__(Ticket)
     made.frame, made.position, made.messages, made.is_function, made.to = frame, position, messages, is_function, to
     return made

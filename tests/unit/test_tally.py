@@ -252,7 +252,7 @@ def test_pages_tell_somebody_else() -> None:
         assert here.changed_pages() == news
         for producer, server, number, _, bits in [*reversed(news), *news]:
             there.merge_page(producer, server, number, bits)
-        here.told(news)
+        here.note_published(news)
         assert here.changed_pages() == []
     for first, last in ((0, PAGE + 2), (0, 6 * PAGE), (5 * PAGE, 5 * PAGE + 1)):
         assert there.seen(4, first, last) == here.seen(4, first, last)
@@ -264,7 +264,7 @@ def test_a_page_that_grew_while_it_was_told_is_told_again() -> None:
     tally = counted([payload(4, 1)])
     news = tally.changed_pages()
     tally.count_entries(pack([payload(4, 2)]), 1)
-    tally.told(news)
+    tally.note_published(news)
     assert [page[3] for page in tally.changed_pages()] == [2]
 
 
@@ -340,9 +340,9 @@ def test_what_was_told_of_an_unknown_page_says_nothing_of_another() -> None:
     tally = counted([payload(1, number * PAGE) for number in (2, 4)])
     pages = tally.changed_pages()
     assert [page[2] for page in pages] == [2, 4]
-    tally.told([(producer, 5, number, 1, b"") for producer in (1, 2) for number in (0, 3, 9)])
+    tally.note_published([(producer, 5, number, 1, b"") for producer in (1, 2) for number in (0, 3, 9)])
     assert tally.changed_pages() == pages
-    tally.told(pages[1:])
+    tally.note_published(pages[1:])
     assert tally.changed_pages() == pages[:1]
 
 
@@ -378,7 +378,9 @@ def each_place_refused() -> None:
                 assert memory.refused() == before + 1
                 refused += 1
             memory.refuse(place, 0)
-            tally.told([(key, 5, 9, 1, b"") for key in (1, OTHER_ID)])  # a producer may be known and have no page yet
+            tally.note_published(
+                [(key, 5, 9, 1, b"") for key in (1, OTHER_ID)]
+            )  # a producer may be known and have no page yet
             tally.merge_page(OTHER_ID, 5, 3, bits)
             assert (OTHER_ID, 5, 3, 2, bits) in tally.changed_pages()
     assert refused >= 9
