@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from typing_extensions import Buffer
 
-from fastlog.codecs import InflateBudget
+from fastlog.codecs import DecompressionBudget
 from fastlog.errors import InvalidMessageError
 
 class DeepCount:
@@ -21,7 +21,7 @@ class DeepCount:
         entries: Buffer,
         plain: int,
         valid_bytes: int,
-        budget: InflateBudget,
+        budget: DecompressionBudget,
         damaged: Callable[[int, int], InvalidMessageError],
     ) -> None:
         """``entries[:valid_bytes]`` has been scanned and has ``plain`` messages that are no wrappers.
@@ -38,6 +38,6 @@ class DeepCount:
 
         Raises:
             InvalidMessageError: a message inside a wrapper is damaged, or a compressed payload is.
-            InflateLimitError: the wrappers together go over the budget.
+            DecompressionLimitError: the wrappers together go over the budget.
             MissingCodecError: the library for a codec is not installed.
         """

@@ -119,7 +119,7 @@ cdef class DeepCount:
             self.wrapper_at = start
         self.budget.enter(len(self.levels))
         data = memoryview(level.span)[start + HEADER_BYTES : level.at]
-        self.levels.append(_Level(codecs.inflate_slices(codec, data, self.budget)))
+        self.levels.append(_Level(codecs.decompress_slices(codec, data, self.budget)))
         return True
 
     cdef int take(self, _Level level, bytes part) except -1:

@@ -33,7 +33,7 @@ class DeepBatch:
         Raises:
             InvalidMessageError: the length in the header is not that of the data, the number of records is not
                 positive, there is no such codec, or lz4 or zstd frames are none.
-            InflateLimitError: the header tells of more records than the limits allow, or they allow no compression.
+            DecompressionLimitError: the header claims more records than the limits allow, or they allow no compression.
         """
 
     @property
@@ -56,6 +56,6 @@ class DeepBatch:
 
         Raises:
             InvalidMessageError: a record or the compressed data is damaged, or there are more or fewer records.
-            InflateLimitError: more comes out than the limits allow.
+            DecompressionLimitError: more comes out than the limits allow.
             MissingCodecError: the library for a codec is not installed.
         """

@@ -17,7 +17,7 @@ from fastlog._records cimport (
 )
 
 from fastlog import batch_codecs, codecs
-from fastlog.errors import InflateLimitError, InvalidMessageError
+from fastlog.errors import DecompressionLimitError, InvalidMessageError
 
 cdef enum:
     HEADER_BYTES = 61
@@ -71,10 +71,10 @@ cdef class DeepBatch:
         if self.records < 1:
             raise refused(RECORDS_COUNT, 0)
         if self.is_compressed and limits.max_depth < 1:
-            raise InflateLimitError("compressed batches are not allowed")
+            raise DecompressionLimitError("compressed batches are not allowed")
         if self.records > limits.max_messages:
-            raise InflateLimitError(f"the batch holds more than {limits.max_messages} records")
-        self.budget = codecs.InflateBudget(limits.max_inflated_bytes)
+            raise DecompressionLimitError(f"the batch holds more than {limits.max_messages} records")
+        self.budget = codecs.DecompressionBudget(limits.max_inflated_bytes)
         if bytes_per_piece:
             self.budget.pieces_left = min(self.budget.pieces_left, codecs.FREE_PIECES + size // bytes_per_piece)
         begin_walk(&self.found)
@@ -155,7 +155,7 @@ cdef class DeepBatch:
         self.held = [bytes(memoryview(span)[valid:])] if self.held_bytes else []
         self.needed_bytes = <Py_ssize_t>self.found.needed_bytes
         if self.needed_bytes > self.held_bytes + self.budget.bytes_left and self.is_compressed:
-            raise InflateLimitError(
+            raise DecompressionLimitError(
                 f"record {self.found.count} of the batch takes {self.needed_bytes} bytes, more than the"
                 f" {self.budget.limit_bytes} that may be decompressed"
             )

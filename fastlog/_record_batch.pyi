@@ -82,7 +82,7 @@ class RecordSpans:
     Raises (on reaching it, and then each time):
         InvalidMessageError: a batch or one of its records is damaged; ``offset`` is where. What is before it came.
         InvalidFetchSizeError: already the first batch is longer than the bytes.
-        InflateLimitError: a batch goes over a limit.
+        DecompressionLimitError: a batch goes over a limit.
         MissingCodecError: the library for its codec is not installed.
     """
 

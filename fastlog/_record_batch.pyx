@@ -18,7 +18,7 @@ from fastlog._records cimport RECORDS_LEFT, RECORDS_OK, RECORDS_TIMESTAMP, reaso
 from fastlog._views cimport view_of
 
 from fastlog import batch_codecs, codecs
-from fastlog.errors import InflateLimitError, InvalidFetchSizeError, InvalidMessageError
+from fastlog.errors import DecompressionLimitError, InvalidFetchSizeError, InvalidMessageError
 
 cdef extern from *:
     """
@@ -216,8 +216,8 @@ cdef object too_short(Py_ssize_t size, int64_t offset):
 cdef object opened(const BatchFrame* batch, data, limits):
     """The records of a compressed batch, whose compressed bytes are ``data``."""
     if limits.max_depth < 1:
-        raise InflateLimitError("compressed batches are not allowed")
-    parts = list(batch_codecs.slices(batch.codec, data, codecs.InflateBudget(limits.max_inflated_bytes)))
+        raise DecompressionLimitError("compressed batches are not allowed")
+    parts = list(batch_codecs.slices(batch.codec, data, codecs.DecompressionBudget(limits.max_inflated_bytes)))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -295,7 +295,7 @@ cdef class RecordSpans:
         cdef int64_t wanted = self.wanted
         cdef int status
         if batch.record_count > self.limits.max_messages:
-            raise InflateLimitError(f"the batch at offset {offset} holds more than {self.limits.max_messages} records")
+            raise DecompressionLimitError(f"the batch at offset {offset} holds more than {self.limits.max_messages} records")
         start = batch.records - self.base
         part = self.data[start:start + batch.record_bytes]
         if batch.codec:
@@ -550,7 +550,7 @@ def index_batches(
     if inside != RECORDS_OK:
         error = damaged_inside(inside, batch.record_count - walk.left, next_offset)
     elif is_too_large:
-        error = InflateLimitError(f"the batch at offset {next_offset} holds more than {most_records} records")
+        error = DecompressionLimitError(f"the batch at offset {next_offset} holds more than {most_records} records")
     elif status == BATCHES_TAIL:
         if not at and size:
             error = too_short(size, offset)

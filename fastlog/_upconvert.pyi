@@ -36,7 +36,7 @@ class OpenedSet:
 
         Raises:
             InvalidMessageError: it is damaged.
-            InflateLimitError: it goes over a limit.
+            DecompressionLimitError: it goes over a limit.
             UnfitSetError: it holds more messages than it has bytes.
         """
 
@@ -71,6 +71,6 @@ class SetBatches:
         """Do a part of the work, about ``most_bytes`` of messages; whether it is done.
 
         Raises:
-            InvalidMessageError, InflateLimitError: a compressed set is damaged, or goes over a limit.
+            InvalidMessageError, DecompressionLimitError: a compressed set is damaged, or goes over a limit.
             MessageTooLargeError: one message alone is larger than a batch may be.
         """

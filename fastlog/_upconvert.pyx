@@ -23,7 +23,7 @@ from fastlog._crc32c cimport crc32c_span
 from fastlog._segment cimport SCAN_OK, SCAN_TAIL, Scan, scan_set
 
 from fastlog import batch_codecs, codecs
-from fastlog.errors import InflateLimitError, InvalidMessageError, MessageTooLargeError, UnfitSetError
+from fastlog.errors import DecompressionLimitError, InvalidMessageError, MessageTooLargeError, UnfitSetError
 
 cdef enum:
     LENGTH_BYTES = 4
@@ -293,7 +293,7 @@ cdef class OpenedSet:
         """Open it, from its beginning on."""
         self.budget = Budget(self.limits)
         self.budget.enter(1)
-        self.levels = [_Level(codecs.inflate_slices(self.codec, self.payload, self.budget))]
+        self.levels = [_Level(codecs.decompress_slices(self.codec, self.payload, self.budget))]
 
     cdef bint next_run(self, Py_ssize_t* done, int64_t* count) except -1:
         """The next messages in a row, which stay until the next call: False at the end, or when a step's worth is ``done``."""
@@ -321,7 +321,7 @@ cdef class OpenedSet:
                 level.at += size
                 self.budget.enter(len(self.levels) + 1)
                 data = memoryview(level.span)[begin + HEADER_1 : begin + size]
-                self.levels.append(_Level(codecs.inflate_slices(p[begin + 5] & CODEC_MASK, data, self.budget)))
+                self.levels.append(_Level(codecs.decompress_slices(p[begin + 5] & CODEC_MASK, data, self.budget)))
                 done[0] -= KEPT_BYTES // STEP_SETS      # opening takes time, whatever comes out
             elif level.failure is not None:
                 raise level.failure
@@ -337,7 +337,7 @@ cdef class OpenedSet:
         return False
 
     cdef bint count_more(self, Py_ssize_t most_bytes) except -1:
-        """Count for one step; whether all are counted. Raises UnfitSetError, InflateLimitError, InvalidMessageError."""
+        """Count for one step; whether all are counted. Raises UnfitSetError, DecompressionLimitError, InvalidMessageError."""
         cdef int64_t count = 0
         cdef Py_ssize_t left = most_bytes
         while self.next_run(&left, &count):
@@ -413,7 +413,7 @@ cdef class OpenedSet:
             discard(&m)
 
 
-class Budget(codecs.InflateBudget):
+class Budget(codecs.DecompressionBudget):
     """The limits for one compressed set, used up across all that are in it."""
 
     __slots__ = ("max_depth", "max_messages", "messages_left")
@@ -426,13 +426,13 @@ class Budget(codecs.InflateBudget):
     def enter(self, depth):
         """Open one at this depth."""
         if depth > self.max_depth:
-            raise InflateLimitError(f"compressed sets are nested more than {self.max_depth} deep")
+            raise DecompressionLimitError(f"compressed sets are nested more than {self.max_depth} deep")
 
     def take_messages(self, count):
         """So many came out."""
         self.messages_left -= count
         if self.messages_left < 0:
-            raise InflateLimitError(f"the compressed set holds more than {self.max_messages} messages")
+            raise DecompressionLimitError(f"the compressed set holds more than {self.max_messages} messages")
 
 
 cdef tuple result(Making* m, int64_t wanted, int64_t next_offset, int status):

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from fastlog import codecs
 from fastlog._frames import lz4_most_bytes, unwritten, zstd_most_bytes
-from fastlog.codecs import InflateBudget
-from fastlog.errors import InflateLimitError, InvalidMessageError, MissingCodecError, UnknownCodecError
+from fastlog.codecs import DecompressionBudget
+from fastlog.errors import DecompressionLimitError, InvalidMessageError, MissingCodecError, UnknownCodecError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -62,13 +62,13 @@ def decompress(codec: int, data: Buffer, limit: int) -> bytes:
 
     Raises:
         InvalidMessageError: the data is damaged or cut short, or bytes follow it.
-        InflateLimitError: it holds more than ``limit`` bytes.
+        DecompressionLimitError: it holds more than ``limit`` bytes.
         UnknownCodecError, MissingCodecError: as for ``compress``.
     """
-    return b"".join(slices(codec, data, InflateBudget(limit)))
+    return b"".join(slices(codec, data, DecompressionBudget(limit)))
 
 
-def slices(codec: int, data: Buffer, budget: InflateBudget) -> Iterator[Buffer]:
+def slices(codec: int, data: Buffer, budget: DecompressionBudget) -> Iterator[Buffer]:
     """Yield what ``decompress`` returns, piece by piece, each taken from the budget before it is yielded.
 
     Pieces are at most 256 KiB, except for lz4, zstd and a snappy block, each of which comes whole. None is held here
@@ -84,7 +84,7 @@ def slices(codec: int, data: Buffer, budget: InflateBudget) -> Iterator[Buffer]:
         return _whole(codec, data, most_bytes, budget)
     if codec not in CODEC_NAMES:
         raise _unknown(codec)
-    return codecs.inflate_slices(codec, data, budget, strict=True)
+    return codecs.decompress_slices(codec, data, budget, strict=True)
 
 
 def whole_bytes(codec: int, data: Buffer) -> int:
@@ -100,7 +100,7 @@ def whole_bytes(codec: int, data: Buffer) -> int:
     return codecs.largest_block(data) if codec == SNAPPY else 0
 
 
-def _whole(codec: int, data: Buffer, most_bytes: int, budget: InflateBudget) -> Iterator[Buffer]:
+def _whole(codec: int, data: Buffer, most_bytes: int, budget: DecompressionBudget) -> Iterator[Buffer]:
     library = _cramjam()
     frames = library.lz4 if codec == LZ4 else library.zstd
     size = min(most_bytes, budget.bytes_left)
@@ -110,7 +110,7 @@ def _whole(codec: int, data: Buffer, most_bytes: int, budget: InflateBudget) -> 
     except library.DecompressionError as error:
         if most_bytes > size:
             limit = f"or holds more than a limit of {budget.limit_bytes} bytes admits"
-            raise InflateLimitError(f"the {CODEC_NAMES[codec]} data is damaged, {limit}: {error}") from None
+            raise DecompressionLimitError(f"the {CODEC_NAMES[codec]} data is damaged, {limit}: {error}") from None
         raise InvalidMessageError(f"the {CODEC_NAMES[codec]} data is damaged: {error}") from None
     budget.take_bytes(count)
     if count:

@@ -8,8 +8,8 @@ gzip is RFC 1952 and snappy is the stream framing of the Java library that Kafka
     12         4      oldest version that can read it, 1
     16         4      bytes of the next block, then the raw snappy block; repeated to the end, no terminator
 
-A payload that does not begin so is one raw snappy block. Inflating bad or hostile bytes costs at most what an
-``InflateBudget`` admits; output comes in pieces, so memory does not follow the size that the bytes claim.
+A payload that does not begin so is one raw snappy block. Decompressing bad or hostile bytes costs at most what an
+``DecompressionBudget`` admits; output comes in pieces, so memory does not follow the size that the bytes claim.
 Safe in any thread and process; a budget belongs to one caller.
 """
 
@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fastlog.errors import InflateLimitError, InvalidMessageError, MissingCodecError, UnknownCodecError
+from fastlog.errors import DecompressionLimitError, InvalidMessageError, MissingCodecError, UnknownCodecError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -53,8 +53,8 @@ BYTES_PER_PIECE = 128
 FREE_PIECES = 1024
 
 
-class InflateBudget:
-    """What may still come out of compressed bytes, shared by everything that is inflated under one limit.
+class DecompressionBudget:
+    """What may still come out of compressed bytes, shared by everything that is decompressed under one limit.
 
     ``bytes_left`` falls with each piece of output. A piece is a gzip member or a snappy block; their number is limited
     too, so that millions of empty ones cannot keep a processor busy.
@@ -68,23 +68,23 @@ class InflateBudget:
         self.pieces_left = FREE_PIECES + limit_bytes // BYTES_PER_PIECE
 
     def take_piece(self, claimed_bytes: int = 0) -> None:
-        """Admit one more member or block that claims so many bytes, or raise ``InflateLimitError``."""
+        """Admit one more member or block that claims ``claimed_bytes``, or raise ``DecompressionLimitError``."""
         if claimed_bytes > self.bytes_left:
             raise self._exceeded()
         if self.pieces_left <= 0:
-            raise InflateLimitError(
+            raise DecompressionLimitError(
                 f"more gzip members or snappy blocks than a limit of {self.limit_bytes} bytes admits"
             )
         self.pieces_left -= 1
 
     def take_bytes(self, count: int) -> None:
-        """Count bytes that came out, or raise ``InflateLimitError``."""
+        """Count ``count`` bytes of output, or raise ``DecompressionLimitError``."""
         if count > self.bytes_left:
             raise self._exceeded()
         self.bytes_left -= count
 
-    def _exceeded(self) -> InflateLimitError:
-        return InflateLimitError(f"the compressed bytes inflate to more than {self.limit_bytes} bytes")
+    def _exceeded(self) -> DecompressionLimitError:
+        return DecompressionLimitError(f"the compressed bytes decompress to more than {self.limit_bytes} bytes")
 
 
 def compress(codec: int, data: Buffer) -> bytes:
@@ -109,23 +109,25 @@ def compress(codec: int, data: Buffer) -> bytes:
     raise UnknownCodecError(f"codec {codec} is not 0 (none), 1 (gzip) or 2 (snappy)")
 
 
-def inflate(codec: int, data: Buffer, limit: int) -> bytes:
+def decompress(codec: int, data: Buffer, limit: int) -> bytes:
     """Return what the compressed data holds, at most ``limit`` bytes.
 
     gzip may have several members; bytes after a member that do not begin another one are ignored.
 
     Raises:
         InvalidMessageError: the data is damaged or cut short.
-        InflateLimitError: it holds more than ``limit`` bytes.
+        DecompressionLimitError: it holds more than ``limit`` bytes.
         UnknownCodecError, MissingCodecError: as for ``compress``.
 
     Source: Kafka 0.7.2, which reads with the JDK's GZIPInputStream and xerial's SnappyInputStream.
     """
-    return b"".join(inflate_slices(codec, data, InflateBudget(limit)))
+    return b"".join(decompress_slices(codec, data, DecompressionBudget(limit)))
 
 
-def inflate_slices(codec: int, data: Buffer, budget: InflateBudget, *, strict: bool = False) -> Iterator[bytes]:
-    """Yield what ``inflate`` returns, piece by piece, each taken from the budget before it is yielded.
+def decompress_slices(
+    codec: int, data: Buffer, budget: DecompressionBudget, *, strict: bool = False
+) -> Iterator[bytes]:
+    """Yield what ``decompress`` returns, piece by piece, each taken from the budget before it is yielded.
 
     Pieces are not empty, and at most 256 KiB except for a snappy block, which comes whole; none of these is held here
     once it was yielded. With ``strict`` bytes behind the last gzip member are damage.
@@ -160,7 +162,7 @@ def largest_block(data: Buffer) -> int:
     return largest
 
 
-def _gzip_slices(view: memoryview, budget: InflateBudget, strict: bool) -> Iterator[bytes]:
+def _gzip_slices(view: memoryview, budget: DecompressionBudget, strict: bool) -> Iterator[bytes]:
     position = 0
     while True:
         budget.take_piece()
@@ -190,7 +192,7 @@ def _gzip_slices(view: memoryview, budget: InflateBudget, strict: bool) -> Itera
             return  # the end, or bytes after the member that the JDK ignores too
 
 
-def _snappy_slices(view: memoryview, budget: InflateBudget) -> Iterator[bytes]:
+def _snappy_slices(view: memoryview, budget: DecompressionBudget) -> Iterator[bytes]:
     snappy = _snappy()
     total = len(view)
     if not is_xerial(view):
@@ -217,7 +219,7 @@ def _snappy_slices(view: memoryview, budget: InflateBudget) -> Iterator[bytes]:
         position += size
 
 
-def _snappy_block(snappy: ModuleType, block: memoryview, budget: InflateBudget) -> bytes:
+def _snappy_block(snappy: ModuleType, block: memoryview, budget: DecompressionBudget) -> bytes:
     claim = _snappy_claim(block)
     budget.take_piece(claim)
     if claim > SNAPPY_MAX_RATIO * len(block):
@@ -231,7 +233,7 @@ def _snappy_block(snappy: ModuleType, block: memoryview, budget: InflateBudget) 
 
 
 def _snappy_claim(block: memoryview) -> int:
-    """The inflated size in a raw block's preamble (a varint), or 0 when it has none."""
+    """The decompressed size in a raw block's preamble (a varint), or 0 when it has none."""
     claim = shift = 0
     for byte in block[:5]:
         claim |= (byte & 0x7F) << shift

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fastlog.escaping import printable
 
@@ -253,14 +253,14 @@ class TransportError(FastlogError):
 
 
 class CoordinationError(FastlogError):
-    """ZooKeeper cannot be reached, refuses, or holds something that makes no sense; names servers and path."""
+    """ZooKeeper cannot be reached, refuses, or holds a malformed node; names servers and path."""
 
 
 class GroupCoordinatorError(CoordinationError):
     """The broker that keeps a group cannot be reached, or refuses; names its addresses, or Kafka's error code."""
 
 
-class InflateLimitError(InvalidMessageError):
+class DecompressionLimitError(InvalidMessageError):
     """A compressed set is larger, deeper, or has more messages than the limits allow."""
 
 
@@ -269,7 +269,7 @@ class UnfitSetError(FastlogError):
 
 
 class AuditError(FastlogError):
-    """What an audit topic holds makes no sense, or an audit cannot be made from it."""
+    """An audit topic has malformed messages, or an audit cannot be made from it."""
 
 
 class EnvelopeError(FastlogError):
@@ -277,7 +277,7 @@ class EnvelopeError(FastlogError):
 
 
 class QueueFullError(FastlogError):
-    """A producer's queue has no room, and the producer was told not to wait, or not that long."""
+    """A producer's queue has no room, and its settings allow no wait, or not that long a one."""
 
 
 class DeliveryError(FastlogError):
@@ -299,7 +299,7 @@ class DeliveryError(FastlogError):
 
 
 class ConsumerTimeout(FastlogError):
-    """No message came within the time the consumer was told to wait; ``reason`` is why, where it is known, or None."""
+    """No message came within the time-out; ``reason`` is why, where it is known, or None."""
 
     reason: Any = None
 
@@ -402,6 +402,19 @@ def error_for(
     error = cls(reason).at(topic=topic, partition=partition, offset=offset, broker=broker)
     error.code = code
     return error
+
+
+if not TYPE_CHECKING:  # a name that is misspelt is to be found by type checkers
+
+    def __getattr__(name: str) -> Any:
+        """The former name of a class, for one version."""
+        if name == "InflateLimitError":
+            import warnings
+
+            text = "fastlog.errors.InflateLimitError is called DecompressionLimitError now"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return DecompressionLimitError
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def meaning_of(code: int) -> str:

@@ -17,7 +17,7 @@ from fastlog._record_batch import RecordSpan
 from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, ScanResult
 from fastlog.errors import (
     BrokerError,
-    InflateLimitError,
+    DecompressionLimitError,
     InvalidFetchSizeError,
     InvalidMessageError,
     UnknownCodecError,
@@ -157,11 +157,11 @@ def deep(buffer: Buffer, base_offset: int = 0, limits: DeepLimits = DEFAULT_LIMI
     stops in the middle gets the whole wrapper again, and never loses a part. A wrapper with nothing in it is passed
     over. A set inside a wrapper may end inside a message as at the top, and that message is left out. The limits are
     for each top-level wrapper: the bytes of a fetch may hold many sets that were within them one by one. Memory holds
-    one slice of inflated bytes for each depth, not the whole set.
+    one slice of decompressed bytes for each depth, not the whole set.
 
     Raises:
         InvalidFetchSizeError, InvalidMessageError: as for ``shallow``, and for what is inside wrappers.
-        InflateLimitError: a wrapper goes over a limit.
+        DecompressionLimitError: a wrapper goes over a limit.
         MissingCodecError: the library for a codec is not installed.
 
     Source: Kafka 0.7.2 (ByteBufferMessageSet); librdkafka reports the same offsets.
@@ -226,11 +226,11 @@ def count_deep(buffer: Buffer, limits: DeepLimits = DEFAULT_LIMITS) -> int:
 
     A message cut off at the end of the set is not counted, unless it is the first: that is damage. Inside a wrapper any
     cut is damage, since nothing cuts a compressed set but a fault of its writer. The limits are over the whole set.
-    Costs no Python object for a plain message, and memory for one slice of inflated bytes at each depth.
+    Costs no Python object for a plain message, and memory for one slice of decompressed bytes at each depth.
 
     Raises:
         InvalidMessageError: a message at any depth is damaged, or a compressed payload is.
-        InflateLimitError: the wrappers together go over a limit.
+        DecompressionLimitError: the wrappers together go over a limit.
         MissingCodecError: the library for a codec is not installed.
     """
     counting = deep_count(buffer, limits)
@@ -257,7 +257,7 @@ def deep_count(buffer: Buffer, limits: DeepLimits = DEFAULT_LIMITS, *, bytes_per
     return DeepCount(view, plain, result.valid_bytes if result.wrappers else 0, budget, _damaged_inside)
 
 
-class _Budget(codecs.InflateBudget):
+class _Budget(codecs.DecompressionBudget):
     """The limits of one walk, used up across all its wrappers."""
 
     __slots__ = ("max_depth", "max_messages", "messages_left")
@@ -269,18 +269,18 @@ class _Budget(codecs.InflateBudget):
 
     def enter(self, depth: int) -> None:
         if depth > self.max_depth:
-            raise InflateLimitError(f"compressed sets are nested more than {self.max_depth} deep")
+            raise DecompressionLimitError(f"compressed sets are nested more than {self.max_depth} deep")
 
     def take_messages(self, count: int) -> None:
         self.messages_left -= count
         if self.messages_left < 0:
-            raise InflateLimitError(f"the compressed sets hold more than {self.max_messages} messages")
+            raise DecompressionLimitError(f"the compressed sets hold more than {self.max_messages} messages")
 
 
 def _inner_messages(codec: int, data: Buffer, budget: _Budget, depth: int) -> Iterator[Message]:
     """The plain messages inside a wrapper at this depth, wrappers inside it opened as well."""
     budget.enter(depth)
-    for span, _ in _inflated_spans(codec, data, budget):
+    for span, _ in _decompressed_spans(codec, data, budget):
         for _, _, magic, attributes, payload in _segment.entries(span):
             if attributes:
                 yield from _inner_messages(attributes, payload, budget, depth + 1)
@@ -311,7 +311,7 @@ def _wrapper_spans(codec: int, data: memoryview, offset: int, next_offset: int, 
 def _inner_pieces(codec: int, data: Buffer, budget: _Budget, depth: int) -> Iterator[tuple[memoryview, int]]:
     """The plain entries inside a wrapper at this depth and how many they are, wrappers inside it opened as well."""
     budget.enter(depth)
-    for span, result in _inflated_spans(codec, data, budget):
+    for span, result in _decompressed_spans(codec, data, budget):
         if not result.wrappers:
             yield span, result.count
             continue
@@ -327,12 +327,12 @@ def _inner_pieces(codec: int, data: Buffer, budget: _Budget, depth: int) -> Iter
             yield span[position:], _segment.scan(span[position:]).count
 
 
-def _inflated_spans(codec: int, data: Buffer, budget: _Budget) -> Iterator[tuple[memoryview, ScanResult]]:
-    """The set inside a wrapper as spans of whole, checked entries, each as soon as its bytes are inflated."""
+def _decompressed_spans(codec: int, data: Buffer, budget: _Budget) -> Iterator[tuple[memoryview, ScanResult]]:
+    """The set inside a wrapper as spans of whole, checked entries, each as soon as its bytes are decompressed."""
     parts: list[bytes] = []  # joined once the next entry is complete, so that a long one is not copied again and again
     held_bytes = position = 0
     needed_bytes = LENGTH_BYTES
-    for part in codecs.inflate_slices(codec, data, budget):
+    for part in codecs.decompress_slices(codec, data, budget):
         parts.append(part)
         held_bytes += len(part)
         if held_bytes < needed_bytes:

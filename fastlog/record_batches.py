@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastlog import _records, batch_codecs
 from fastlog._crc32c import crc32c
 from fastlog._deep_batch import REASONS, DeepBatch
-from fastlog.errors import InflateLimitError, InvalidFetchSizeError, InvalidMessageError, UnknownMagicError
+from fastlog.errors import DecompressionLimitError, InvalidFetchSizeError, InvalidMessageError, UnknownMagicError
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 
 if TYPE_CHECKING:
@@ -265,12 +265,12 @@ def records(batch: Buffer, limits: DeepLimits = DEFAULT_LIMITS) -> Iterator[Reco
 
     Raises:
         InvalidMessageError, UnknownMagicError: as for ``check``; a record is damaged, or the compressed data is.
-        InflateLimitError: the batch goes over a limit.
+        DecompressionLimitError: the batch goes over a limit.
         MissingCodecError: the library for its codec is not installed.
     """
     header = check(batch)
     if header.record_count > limits.max_messages:
-        raise InflateLimitError(f"the batch holds more than {limits.max_messages} records")
+        raise DecompressionLimitError(f"the batch holds more than {limits.max_messages} records")
     payload: Buffer = memoryview(batch).cast("B")[HEADER_BYTES:]
     if header.codec:
         payload = batch_codecs.decompress(header.codec, payload, limits.max_inflated_bytes)

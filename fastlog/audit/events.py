@@ -154,12 +154,12 @@ def _page(item: object) -> SeenPage:
     if not isinstance(item, list) or len(item) != 4 or not isinstance(item[3], str):
         raise AuditError("a monitoring event has pages that are none")
     producer_id, server_id, number = _numbers(item[:3], 3, "pages")
-    inflater = zlib.decompressobj()
+    decompressor = zlib.decompressobj()
     try:
-        bits = inflater.decompress(base64.b64decode(item[3], validate=True), PAGE_BYTES + 1)
+        bits = decompressor.decompress(base64.b64decode(item[3], validate=True), PAGE_BYTES + 1)
     except (ValueError, zlib.error) as error:
         raise AuditError(f"a monitoring event has pages that are none: {error}") from error
-    if len(bits) != PAGE_BYTES or not inflater.eof or server_id >= 2**32 or number >= 2**48:
+    if len(bits) != PAGE_BYTES or not decompressor.eof or server_id >= 2**32 or number >= 2**48:
         raise AuditError("a monitoring event has pages that are none")
     return SeenPage(producer_id, server_id, number, bits)
 

@@ -12,7 +12,7 @@ from fastlog._record_batch import BatchScan, RecordSpan, RecordSpans
 from fastlog._segment import ScanResult, scan
 from fastlog.errors import (
     BrokerError,
-    InflateLimitError,
+    DecompressionLimitError,
     InvalidFetchSizeError,
     InvalidMessageError,
     MissingDependencyError,
@@ -379,7 +379,7 @@ def _record_spans(
         for span in found:
             total_bytes += len(span.records)
             if taken and total_bytes > min(limits.max_inflated_bytes, _ARRAY_BYTES):
-                return taken, next_offset, InflateLimitError("the rest is for the next arrays")
+                return taken, next_offset, DecompressionLimitError("the rest is for the next arrays")
             taken.append(span)
             next_offset = span.next_offset
     except (InvalidMessageError, InvalidFetchSizeError) as error:
@@ -397,7 +397,7 @@ def _whole_spans(
     taken: list[Span] = []
     wrapper: list[Span] = []  # of a wrapper that is not through yet
     next_offset = offset
-    inflated_bytes = 0
+    decompressed_bytes = 0
     found = spans(data, offset, limits, result)
     try:
         for span in found:
@@ -406,8 +406,8 @@ def _whole_spans(
                 next_offset = span.next_offset
                 continue
             wrapper.append(span)
-            inflated_bytes += len(span.entries)
-            if taken and inflated_bytes > min(limits.max_inflated_bytes, _ARRAY_BYTES):
+            decompressed_bytes += len(span.entries)
+            if taken and decompressed_bytes > min(limits.max_inflated_bytes, _ARRAY_BYTES):
                 return taken, next_offset
             if span.next_offset != span.offset:
                 taken += wrapper

@@ -156,7 +156,7 @@ class SimpleConsumer:
     def fetch_numpy(
         self, topic: str, partition: int, offset: int, max_bytes: int | None = None, *, wait: float = 0.0
     ) -> NumpyBatch:
-        """The same as arrays over one buffer; wrappers are inflated into it. Raises as ``fetch``."""
+        """The same as arrays over one buffer; wrappers are decompressed into it. Raises as ``fetch``."""
         return self.fetch(topic, partition, offset, max_bytes, wait=wait).to_numpy()
 
     def fetch_arrow(

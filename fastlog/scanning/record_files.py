@@ -12,7 +12,7 @@ from fastlog._record_batch import BATCHES_OK, BATCHES_TAIL, scan_batches
 from fastlog.consumer.chunks import RecordChunk
 from fastlog.consumer.fetched import NumpyBatch
 from fastlog.consumer.record_index import indexed_position
-from fastlog.errors import CorruptLogError, InflateLimitError, InvalidFetchSizeError, InvalidMessageError
+from fastlog.errors import CorruptLogError, DecompressionLimitError, InvalidFetchSizeError, InvalidMessageError
 from fastlog.message import DEFAULT_LIMITS
 from fastlog.record_batches import CONTROL, HEADER_BYTES, LENGTH_AT, LENGTH_COUNTS_FROM, MAGIC
 from fastlog.scanning.bases import FolderSource
@@ -121,7 +121,7 @@ def _arrays_in(chunk: RecordChunk, part: Part, segment: SegmentFile) -> Iterator
     while at < chunk.end:
         try:
             batch = chunk.rest(at).arrays(part.topic, part.partition, DEFAULT_LIMITS)
-        except InflateLimitError:
+        except DecompressionLimitError:
             raise
         except (InvalidMessageError, InvalidFetchSizeError) as error:
             raise CorruptLogError(f"{segment.path}: {error}") from error

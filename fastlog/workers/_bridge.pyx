@@ -38,7 +38,7 @@ from fastlog.workers._reads cimport Found, Reads
 from fastlog.workers.net._connection cimport Conn, Job
 from fastlog.workers.net._helper cimport Helper
 
-from fastlog.errors import FastlogError, InflateLimitError, InvalidMessageError, MissingCodecError, UnfitSetError
+from fastlog.errors import FastlogError, DecompressionLimitError, InvalidMessageError, MissingCodecError, UnfitSetError
 
 cdef enum:
     SCRATCH = 256 << 10          # bytes that a thread has at hand
@@ -436,7 +436,7 @@ cdef class Bridge:
                     self.reasons.clear()
                 self.reasons[name] = str(error)
             r = BRIDGE_NO_MEMORY
-            if isinstance(error, (UnfitSetError, InflateLimitError)):
+            if isinstance(error, (UnfitSetError, DecompressionLimitError)):
                 r = BRIDGE_UNFIT
             elif isinstance(error, MissingCodecError):
                 r = BRIDGE_NO_CODEC

@@ -17,8 +17,8 @@ from fastlog._upconvert import SetBatches
 from fastlog.config import BrokerConfig
 from fastlog.errors import (
     BrokerError,
+    DecompressionLimitError,
     FastlogError,
-    InflateLimitError,
     InvalidMessageError,
     InvalidTopicError,
     LogError,
@@ -204,7 +204,9 @@ class Services:
     def _refuse_batch(self, connection: int, error: Exception, checked: DeepBatch | None) -> tuple[int, int]:
         refused = self._refuse_set(connection, error)
         record = checked.refused_record if checked is not None else None
-        return TOO_LARGE if isinstance(error, InflateLimitError) else refused, NO_RECORD if record is None else record
+        return TOO_LARGE if isinstance(
+            error, DecompressionLimitError
+        ) else refused, NO_RECORD if record is None else record
 
     def _begin(self, data: memoryview) -> DeepCount:
         return deep_count(data, self._limits, bytes_per_piece=BYTES_PER_PIECE)

@@ -19,7 +19,7 @@ import fastlog
 from fastlog import record_batches, testing
 from fastlog.client.addresses import Address
 from fastlog.client.records import RecordBroker
-from fastlog.errors import ArgumentError, CorruptLogError, InflateLimitError, UnsupportedFeatureError
+from fastlog.errors import ArgumentError, CorruptLogError, DecompressionLimitError, UnsupportedFeatureError
 from fastlog.record_batches import Record
 from fastlog.scanning import Scan, record_files
 from fastlog.scanning.record_files import RecordFolders
@@ -385,7 +385,7 @@ def test_a_bomb_is_not_opened(tmp_path: Path) -> None:
     """What the limits of reading say is told as such: nothing is damaged."""
     value = bytes(2**20)
     batch = record_batches.build([Record(None, value, 0)] * 300, codec=1)
-    with pytest.raises(InflateLimitError):
+    with pytest.raises(DecompressionLimitError):
         offsets(fastlog.scan(written(tmp_path / "logs-0", [batch])))
 
 

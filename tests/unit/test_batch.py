@@ -15,7 +15,7 @@ from fastlog import _batch
 from fastlog._batch import ConsumedMessage, MessageStream, PayloadStream
 from fastlog._segment import pack, scan
 from fastlog.codecs import GZIP, SNAPPY
-from fastlog.errors import InflateLimitError, InvalidFetchSizeError, InvalidMessageError
+from fastlog.errors import DecompressionLimitError, InvalidFetchSizeError, InvalidMessageError
 from fastlog.message import DeepLimits, Span, deep, encode_set, spans
 
 PAYLOADS = st.lists(st.binary(max_size=30), max_size=12)
@@ -174,7 +174,7 @@ def test_spans_stop_as_the_deep_walk_does() -> None:
     (span,) = spans(whole + whole[:9])
     assert span.next_offset == len(whole)
     bomb = pack([_gzip(pack([bytes(100_000)]))], GZIP)
-    with pytest.raises(InflateLimitError):
+    with pytest.raises(DecompressionLimitError):
         list(spans(bomb, limits=DeepLimits(max_inflated_bytes=1000)))
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fastlog import batch_codecs, codecs
 from fastlog._frames import lz4_most_bytes, unwritten, zstd_most_bytes
 from fastlog.batch_codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress, whole_bytes
-from fastlog.errors import InflateLimitError, InvalidMessageError, MissingCodecError, UnknownCodecError
+from fastlog.errors import DecompressionLimitError, InvalidMessageError, MissingCodecError, UnknownCodecError
 from tests import reference
 
 ALL = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
@@ -138,9 +138,9 @@ def test_the_limit_is_exact(codec: int) -> None:
     for size in (1, 1000, 65536, 65537, 400_000):
         packed = compress(codec, b"x" * size)
         assert decompress(codec, packed, size) == b"x" * size
-        with pytest.raises(InflateLimitError):
+        with pytest.raises(DecompressionLimitError):
             decompress(codec, packed, size - 1)
-        with pytest.raises(InflateLimitError):
+        with pytest.raises(DecompressionLimitError):
             decompress(codec, packed, 0)
 
 
@@ -160,7 +160,7 @@ def test_a_bomb_costs_no_more_than_the_limit(codec: int) -> None:
     packed = bomb(codec)
     tracemalloc.start()
     try:
-        with pytest.raises(InflateLimitError):
+        with pytest.raises(DecompressionLimitError):
             decompress(codec, packed, 4 * MIB)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -172,8 +172,8 @@ def test_a_bomb_costs_no_more_than_the_limit(codec: int) -> None:
 def test_many_pieces_that_hold_nothing_are_refused(codec: int) -> None:
     pieces = {GZIP: compress(GZIP, b""), SNAPPY: b"\0\0\0\1\0", ZSTD: compress(ZSTD, b"")}[codec]
     packed = (codecs.XERIAL_HEADER if codec == SNAPPY else b"") + pieces * 50_000
-    budget = codecs.InflateBudget(MIB)
-    with pytest.raises(InflateLimitError, match="more gzip members"):
+    budget = codecs.DecompressionBudget(MIB)
+    with pytest.raises(DecompressionLimitError, match="more gzip members"):
         b"".join(batch_codecs.slices(codec, packed, budget))
     assert decompress(codec, packed, 8 * MIB) == b""
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fastlog import batch_codecs, codecs
 from fastlog.batch_codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD
-from fastlog.errors import InflateLimitError, InvalidMessageError
+from fastlog.errors import DecompressionLimitError, InvalidMessageError
 from fastlog.message import DeepLimits
 from fastlog.record_batches import DeepBatch, check_deep
 from tests.harness import raw_batches, raw_records
@@ -195,14 +195,14 @@ def test_the_limits_are_exact(codec: int) -> None:
     data, size = made(items, codec), len(raw_records.encode(items))
     assert stepped(data, 0, DeepLimits(size, 1, 20)).count == 20
     for limits in (DeepLimits(size - 1, 1, 20), DeepLimits(size, 0, 20), DeepLimits(size, 1, 19), DeepLimits(0, 1, 20)):
-        with pytest.raises(InflateLimitError):
+        with pytest.raises(DecompressionLimitError):
             stepped(data, 0, limits)
 
 
 def test_what_is_not_compressed_is_bounded_by_the_request() -> None:
     items = [Record(value=b"x" * 5000) for _ in range(20)]
     assert check_deep(made(items, NONE), DeepLimits(0, 0, 20)).count == 20
-    with pytest.raises(InflateLimitError, match="more than 19 records"):
+    with pytest.raises(DecompressionLimitError, match="more than 19 records"):
         check_deep(made(items, NONE), DeepLimits(0, 0, 19))
 
 
@@ -238,7 +238,7 @@ def test_a_record_that_cannot_be_within_the_limit_is_refused_before_it_comes() -
     """Its length tells: nothing of it is kept."""
     plain = raw_records.varint(5 * MIB) + b"\0" * 5 * MIB
     checking = DeepBatch(of_bytes(plain, 1, GZIP), DeepLimits(4 * MIB))
-    with pytest.raises(InflateLimitError, match="record 0 of the batch takes"):
+    with pytest.raises(DecompressionLimitError, match="record 0 of the batch takes"):
         checking.step(0)
 
 
@@ -249,7 +249,7 @@ def test_pieces_are_bounded_by_what_was_sent() -> None:
     data = raw_batches.Batch(attributes=GZIP, payload=members).encode()
     assert check_deep(data).count == 1
     checking = DeepBatch(data, LIMITS, bytes_per_piece=100)
-    with pytest.raises(InflateLimitError, match="more gzip members"):
+    with pytest.raises(DecompressionLimitError, match="more gzip members"):
         while not checking.step(sys.maxsize):
             pass
     assert codecs.FREE_PIECES + len(data) // 16 > 3001

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from fastlog import errors
 from fastlog._segment import pack
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import (
     CLASS_BY_CODE,
     BrokerError,
+    DecompressionLimitError,
     DeliveryError,
     FastlogError,
     InvalidMessageError,
@@ -128,3 +130,16 @@ def test_a_damaged_message_names_its_place(read: Callable[[SimpleConsumer], Any]
     assert "22" in str(error)
     assert isinstance(error, BrokerError)
     assert str(error).endswith(InvalidMessageError.what_to_do)
+
+
+def test_the_former_name_of_an_error_is_the_same_class_and_warns() -> None:
+    """A program that catches it by that name goes on, and hears of the new one."""
+    with pytest.warns(DeprecationWarning, match="DecompressionLimitError") as caught:
+        found = errors.InflateLimitError  # type: ignore[attr-defined]
+    assert found is DecompressionLimitError
+    assert caught[0].filename == __file__, "the line that is to be changed"
+    with pytest.warns(DeprecationWarning, match="InflateLimitError"):
+        from fastlog.errors import InflateLimitError  # type: ignore[attr-defined]
+    assert InflateLimitError is DecompressionLimitError
+    with pytest.raises(AttributeError, match="has no attribute 'InflateLimit'"):
+        errors.InflateLimit  # type: ignore[attr-defined]  # noqa: B018

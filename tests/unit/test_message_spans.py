@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastlog import _segment
-from fastlog.errors import InflateLimitError, InvalidFetchSizeError, InvalidMessageError
+from fastlog.errors import DecompressionLimitError, InvalidFetchSizeError, InvalidMessageError
 from fastlog.message import DeepLimits, Span, count_deep, deep, shallow, shallow_spans, spans
 from tests import reference, strategies
 
@@ -82,10 +82,10 @@ def test_as_many_messages_as_are_allowed(count: int) -> None:
     wrapper = wrapped(wrapped(A * count) + B)
     needed = count + 2
     assert sum(span.count for span in spans(wrapper * 2, limits=DeepLimits(max_messages=needed))) == 2 * (count + 1)
-    with pytest.raises(InflateLimitError, match=f"hold more than {needed - 1} messages"):
+    with pytest.raises(DecompressionLimitError, match=f"hold more than {needed - 1} messages"):
         list(spans(wrapper, limits=DeepLimits(max_messages=needed - 1)))
     assert count_deep(wrapper * 2, DeepLimits(max_messages=2 * needed)) == 2 * (count + 1)
-    with pytest.raises(InflateLimitError, match=f"hold more than {2 * needed - 1} messages"):
+    with pytest.raises(DecompressionLimitError, match=f"hold more than {2 * needed - 1} messages"):
         count_deep(wrapper * 2, DeepLimits(max_messages=2 * needed - 1))
 
 
@@ -97,7 +97,7 @@ def test_as_deep_as_is_allowed(depth: int) -> None:
     for walk in (spans, deep):
         assert len(list(walk(data, limits=DeepLimits(max_depth=depth)))) == 1
         if depth:
-            with pytest.raises(InflateLimitError, match=f"nested more than {depth - 1} deep"):
+            with pytest.raises(DecompressionLimitError, match=f"nested more than {depth - 1} deep"):
                 list(walk(data, limits=DeepLimits(max_depth=depth - 1)))
 
 

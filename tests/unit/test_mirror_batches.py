@@ -10,8 +10,8 @@ import pytest
 from fastlog import batch_codecs, record_batches
 from fastlog._crc32c import crc32c
 from fastlog.errors import (
+    DecompressionLimitError,
     FastlogError,
-    InflateLimitError,
     InvalidFetchSizeError,
     InvalidMessageError,
     UnknownMagicError,
@@ -392,10 +392,10 @@ def test_offsets_have_to_rise_within_the_batch() -> None:
 
 
 def test_limits_hold() -> None:
-    with pytest.raises(InflateLimitError, match="more than 2 records"):
+    with pytest.raises(DecompressionLimitError, match="more than 2 records"):
         gapped(batch(0, 3), DeepLimits(max_messages=2))
     assert len(gapped(batch(0, 3), DeepLimits(max_messages=3))) == 3
-    with pytest.raises(InflateLimitError):
+    with pytest.raises(DecompressionLimitError):
         gapped(batch(0, 3, 1, size=5000), DeepLimits(max_inflated_bytes=1000))
     endless = bytearray(batch(0, 1))
     endless[61:] = b"\x80" * 40

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fastlog import _record_batch as reading
 from fastlog._batch import MessageStream, PayloadStream
 from fastlog.batch_codecs import CODEC_NAMES, compress
-from fastlog.errors import InflateLimitError, InvalidFetchSizeError, InvalidMessageError
+from fastlog.errors import DecompressionLimitError, InvalidFetchSizeError, InvalidMessageError
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from tests.harness import raw_batches, raw_records
 from tests.harness.raw_records import Record
@@ -344,7 +344,7 @@ def test_compressed_data_is_opened_within_the_limits(codec: int) -> None:
     for limits in (DeepLimits(max_inflated_bytes=9000), DeepLimits(max_depth=0), DeepLimits(max_messages=3)):
         spans = reading.RecordSpans(data, 0, limits)
         assert reading.entries(next(spans)) == rows_of([RECORD], 7)
-        with pytest.raises(InflateLimitError) as caught:
+        with pytest.raises(DecompressionLimitError) as caught:
             next(spans)
         if limits.max_messages > 3 and limits.max_depth:
             assert caught.value.offset == 8
@@ -363,7 +363,7 @@ def test_the_limit_of_records_is_for_arrays_too() -> None:
     count, next_offset, error = reading.index_batches(data, 0, 3, 0, places, lengths)
     assert (count, next_offset) == (1, 8)
     assert str(error) == "the batch at offset 8 holds more than 3 records"
-    assert isinstance(error, InflateLimitError)
+    assert isinstance(error, DecompressionLimitError)
     assert reading.index_batches(data, 0, 4, 0, places, lengths) == (5, 12, None)
     assert read(data, limits=DeepLimits(max_messages=4))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fastlog import _records, record_batches
 from fastlog.batch_codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
 from fastlog.errors import (
-    InflateLimitError,
+    DecompressionLimitError,
     InvalidFetchSizeError,
     InvalidMessageError,
     UnknownCodecError,
@@ -229,10 +229,10 @@ def test_limits_of_reading(codec: int) -> None:
     data = build([Record(None, b"x" * 1000)] * 10, codec=codec)
     size = len(_records.pack([(None, b"x" * 1000, -1, ())] * 10, -1))
     assert len(list(records(data, DeepLimits(size, 1, 10)))) == 10
-    with pytest.raises(InflateLimitError, match="more than 9 records"):
+    with pytest.raises(DecompressionLimitError, match="more than 9 records"):
         list(records(data, DeepLimits(size, 1, 9)))
     if codec:
-        with pytest.raises(InflateLimitError):
+        with pytest.raises(DecompressionLimitError):
             list(records(data, DeepLimits(size - 1, 1, 10)))
 
 

@@ -20,7 +20,7 @@ from fastlog._upconvert import (
     SetBatches,
     convert,
 )
-from fastlog.errors import InflateLimitError, InvalidMessageError, MessageTooLargeError, UnfitSetError
+from fastlog.errors import DecompressionLimitError, InvalidMessageError, MessageTooLargeError, UnfitSetError
 from fastlog.message import DeepLimits
 from fastlog.record_batches import BatchHeader
 from tests import reference, strategies
@@ -261,7 +261,7 @@ def test_what_comes_out_is_bounded() -> None:
         (deep, LIMITS),
         (many, DeepLimits(max_messages=99)),
     ):
-        with pytest.raises(InflateLimitError):
+        with pytest.raises(DecompressionLimitError):
             convert(data, 0, 0, limits)
     assert len(records_of(convert(many, 0, 0, DeepLimits(max_messages=100))[0])) == 100
 

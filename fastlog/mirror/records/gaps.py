@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fastlog import batch_codecs
-from fastlog.errors import InflateLimitError, InvalidMessageError
+from fastlog.errors import DecompressionLimitError, InvalidMessageError
 from fastlog.message import DeepLimits
 from fastlog.record_batches import HEADER_BYTES, BatchHeader, Record
 
@@ -56,11 +56,11 @@ def gapped_records(header: BatchHeader, batch: memoryview, limits: DeepLimits) -
 
     Raises:
         InvalidMessageError: a record or the compressed data is damaged, or offsets do not rise.
-        InflateLimitError: the batch goes over a limit.
+        DecompressionLimitError: the batch goes over a limit.
         MissingCodecError: the library for its codec is not installed.
     """
     if header.record_count > limits.max_messages:
-        raise InflateLimitError(f"the batch holds more than {limits.max_messages} records")
+        raise DecompressionLimitError(f"the batch holds more than {limits.max_messages} records")
     payload = bytes(batch[HEADER_BYTES:])
     if header.codec:
         payload = batch_codecs.decompress(header.codec, payload, limits.max_inflated_bytes)
