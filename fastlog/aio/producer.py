@@ -233,7 +233,7 @@ class Producer:
         return not self._uses_zookeeper and (topic, "", repr(partition)) in self._asked
 
     async def _ask(self, topic: str, keys: list[Any], partition: PartitionChoice) -> None:
-        """Have a thread find the buffers, once for all who wait for the same."""
+        """Have a thread find the buffers, once for all tasks that wait for the same ones."""
         self._producer._check_usable()
         has_keys = keys != [None]
         mark = topic, repr(keys) if self._uses_zookeeper and has_keys else str(has_keys), repr(partition)

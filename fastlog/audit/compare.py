@@ -36,7 +36,7 @@ class Stage:
     lags: bool = False
     first_kept: Mapping[int, int] | None = None
     duplicates: dict[tuple[int, int], int] | None = None
-    """By producer and window, where others counted them; None: as the tally says."""
+    """The duplicates by producer and window, where counters have reported them; None: the tally has them."""
 
 
 @dataclass

@@ -93,7 +93,7 @@ class Coordinator:
         self.cluster = ""
         """The id of the cluster that the broker is; empty before it was asked."""
         self.is_connected = False
-        """It has answered when it was last asked."""
+        """Whether it has answered the last request."""
         self.is_closed = False
         self._group = group
         self._client = client

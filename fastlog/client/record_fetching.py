@@ -149,7 +149,7 @@ class TaggedAnswer(Answer):
         return memoryview(self._data)[start : self._position]
 
     def compact_view(self, name: str) -> memoryview:
-        """Bytes behind their length; null is none."""
+        """A byte string behind its length, as a view; empty for null."""
         return self.view(max(0, self.uvarint(f"length of {name}") - 1), name)
 
 

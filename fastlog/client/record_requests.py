@@ -55,7 +55,7 @@ class Appended(NamedTuple):
 
 
 class NumberedProducer(NamedTuple):
-    """By what a broker knows a producer that numbers its batches."""
+    """The id and epoch by which a broker knows a producer that numbers its batches; or an error code."""
 
     code: int
     id: int

@@ -201,7 +201,7 @@ class RecordBroker:
         self._change(requests.create_topic(topic, partitions, settings, self._change_ms()), topic)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Have so many partitions of a topic, more than now."""
+        """Raise the number of a topic's partitions to ``partitions``. Raises as ``create``."""
         self._change(requests.create_partitions(topic, partitions, self._change_ms()), topic)
 
     def delete(self, topic: str) -> None:

@@ -33,10 +33,10 @@ class Place:
         self, source: TopicPartition, offset: int | None = None, *, by_hand: bool = False, log: int = 0
     ) -> None: ...
     def start(self, offset: int) -> None:
-        """It begins at this offset, if nobody has said so yet; also when it is over, so that this can be committed."""
+        """Begin at ``offset``, unless it has begun already; also when it is over, so that this can be committed."""
 
     def begin(self, offset: int, log: int = 0) -> None:
-        """It goes on at this offset of the log that was made then, whatever came before."""
+        """Go on at ``offset``, whatever came before; ``log``: when that log was made, in ms since 1970 (0: unknown)."""
 
     def learn(self, log: int) -> None:
         """The offsets that it has are of the log that was made then."""
@@ -69,7 +69,7 @@ class GroupMessage:
     key: bytes | None
     headers: tuple[tuple[bytes, bytes | None], ...] | None
     place: Place
-    """Of the stream that gave it; for ``Stream.done``."""
+    """How far its partition was consumed; for ``Stream.done``."""
     def __init__(
         self,
         source: TopicPartition,
@@ -85,7 +85,7 @@ class GroupMessage:
     ) -> None: ...
     @property
     def timestamp(self) -> int | None:
-        """Of a record, in milliseconds since 1970."""
+        """A record's timestamp in milliseconds since 1970; None for a message of Kafka 0.7."""
 
     @property
     def source(self) -> TopicPartition:

@@ -44,7 +44,7 @@ class Boundaries(NamedTuple):
     """The nearest message boundaries around an offset; both are the offset itself where it is one."""
 
     before: int | None
-    """None where it could not be found out without reading much."""
+    """The boundary at or below the offset; None where finding it would take much reading."""
     after: int
 
 
@@ -62,7 +62,7 @@ class BrokerLogs:
         self._consumers: dict[int, SimpleConsumer] = {}
         self._records: dict[int, RecordBroker] = {}
         self._of_records: dict[tuple[int, str], bool] = {}
-        """By broker and topic: whether it is one of record batches."""
+        """Whether a topic is one of record batches, by broker and topic."""
 
     def __enter__(self) -> Self:
         return self
@@ -208,7 +208,7 @@ class BrokerLogs:
         return {place: Extent(starts[place], ends[place]) for place in places}
 
     def _records_or_none(self, partition: TopicPartition) -> RecordBroker | None:
-        """By whom a partition of record batches is asked; None for one of Kafka 0.7."""
+        """The connection for a partition of record batches; None for a partition of Kafka 0.7's messages."""
         broker, topic = partition.partition.broker, partition.topic
         if (broker, topic) not in self._of_records:
             self._of_records[broker, topic] = False
@@ -249,7 +249,7 @@ class BrokerLogs:
 
 
 def offset_at_time(consumer: SimpleConsumer, topic: str, partition: int, time_ms: int) -> int:
-    """As ``BrokerLogs.at_time``, of one broker."""
+    """The same as ``BrokerLogs.at_time``, for a partition of one broker."""
     borders = segment_borders(consumer, topic, partition)
     before = consumer.get_offsets_before(topic, partition, max(0, time_ms - 1), 1)
     return borders[min(bisect_right(borders, before[0]), len(borders) - 1)] if before else borders[0]

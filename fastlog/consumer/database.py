@@ -173,7 +173,7 @@ class DatabaseOffsets:
             return self._places.get((group, partition))
 
     def is_fenced(self, group: str, partition: TopicPartition, claim: str) -> bool:
-        """Nothing can be saved any more under this claim."""
+        """Whether another owner has claimed the partition since, so that nothing is saved under ``claim`` any more."""
         with self._lock:
             return self._fenced.get((group, partition)) == claim
 

@@ -354,7 +354,7 @@ class Fetch:
                 pause = min(2 * pause, self._config.fetcher_backoff_ms / 1000)
 
     def _stand_by(self) -> None:
-        """Let the stream drive for as long as it does."""
+        """Stand by while the stream fetches in its own thread, until it no longer does."""
         self.is_starved = False
         self._driven_at = time.monotonic()
         with self._left_to_the_stream():

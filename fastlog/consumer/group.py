@@ -291,5 +291,5 @@ class Group:
 
 
 def make_consumer_id(config: ConsumerConfig) -> str:
-    """As 0.7 does: the group, and the given id or one that nobody else has."""
+    """The member's id as 0.7 forms it: the group's, and the given one or else a unique one."""
     return f"{config.group_id}_{config.consumer_id}" if config.consumer_id else new_consumer_id(config.group_id)

@@ -83,7 +83,7 @@ class Ownership(Holdings):
         self.is_reconciled = self.read == wanted and len(self._held) == len(wanted) and not self._doubtful
 
     def _check_held(self) -> None:
-        """Nobody but us removes our nodes; if somebody does, what it was is not ours any more."""
+        """Look for owner nodes that others have removed: their partitions do not belong to this member any more."""
         gone = []
         for partition, held in self._held.items():
             node = self._watched.get(self._path(partition))

@@ -388,4 +388,4 @@ def open_reader(
 
 
 AnyReader = Reader | RecordReader
-"""Of messages of Kafka 0.7, or of record batches."""
+"""A reader of messages of Kafka 0.7, or of record batches."""

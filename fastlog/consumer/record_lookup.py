@@ -42,7 +42,7 @@ class RecordLookup:
         self.due = float("inf")
         """When ``turn`` has something to begin, on the monotonic clock."""
         self.has_looked = True
-        """Whoever is registered was asked since what is looked for has changed, as far as they answer."""
+        """Whether every registered broker that answers was asked since the topics looked for have changed."""
 
     def follow(self, names: Collection[str] | None, addresses: Collection[Address]) -> None:
         """Look for these topics, or for all, at these brokers."""
@@ -83,7 +83,7 @@ class RecordLookup:
         return new
 
     def close(self) -> None:
-        """Ask nobody any more, but for whoever is asked at this moment."""
+        """Begin no further request; one that is under way is not interrupted."""
         self._is_over = True
 
     def _is_wanted(self, topic: str) -> bool:

@@ -45,7 +45,7 @@ class RecordTopics:
             channel.close()
 
     def knows(self, topic: str) -> bool:
-        """It was one of record batches when it was looked up last."""
+        """Whether the topic was one of record batches when it was looked up last; asks nobody."""
         return topic in self._known
 
     def find(self, topic: str) -> bool:

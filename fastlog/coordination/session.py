@@ -53,7 +53,7 @@ class Node(NamedTuple):
     owner: int
     """The session whose end removes the node; 0 when it stays."""
     created_ms: int
-    """By the clock of the server, since 1970."""
+    """When the node was made, by the server's clock, in ms since 1970."""
     modified_ms: int
 
 
@@ -67,7 +67,7 @@ class Session(Protocol):
 
     @property
     def id(self) -> int:
-        """What ``Node.owner`` shows for its ephemeral nodes."""
+        """The session's id, which is the ``Node.owner`` of its ephemeral nodes."""
 
     @property
     def timeout(self) -> float:
@@ -75,11 +75,11 @@ class Session(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """It is over. Never becomes False again."""
+        """Whether the session has ended. Never becomes False again."""
 
     @property
     def is_connected(self) -> bool:
-        """A server answers. While False, the session may be lost without anybody here knowing yet."""
+        """Whether a server answers. While False, the session may have ended without this process knowing yet."""
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         """Make a node; parents are made as needed, persistent and empty.

@@ -162,7 +162,7 @@ class ZooKeeperSession:
 
     @property
     def is_lost(self) -> bool:
-        """It is over. Never becomes False again."""
+        """Whether the session has ended. Never becomes False again."""
         return self._lost.is_set()
 
     @property

@@ -122,7 +122,7 @@ class ClientMetrics:
             yield _latencies(auditors)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: names are not looked for before there is a client."""
+        """Describe nothing, so that the registry does not collect before there is a client."""
         return ()
 
     def _of_consumers(self, consumers: list[tuple[str, Any]]) -> Iterator[Metric]:

@@ -59,7 +59,7 @@ class Stored:
         return known
 
     def passed(self, piece: Piece) -> None:
-        """It does not come again for having been refused."""
+        """Note that a piece counts as done, and is not to be sent again for having been refused."""
         left = [
             part
             for low, high in self._holes
@@ -157,7 +157,7 @@ class Lane:
             self._pump(pipe)
 
     def _pieces(self, run: Run, pipe: Pipe) -> list[tuple[int, int, bool]]:
-        """As ``cut`` gives them; without a walk over what the target takes as it is."""
+        """The pieces of a run, as ``cut`` gives them; without a walk over what the target takes as it is."""
         if run.offset < self._careful_to:
             return cut(run.data, 1, pipe.max_payload)
         if len(run.data) <= min(pipe.max_set, pipe.max_payload):

@@ -61,7 +61,7 @@ class Source:
         self.error: FastlogError | None = None
         """Why it has not begun, or what damage stops a partition."""
         self.is_checked = False
-        """It is not the target itself: nothing is forwarded before that is known."""
+        """Whether it is known not to be the target itself; nothing is forwarded before."""
         self._mirror = mirror.settings
         self._skips = mirror.settings.bad_messages == "skip"
         self._target = target

@@ -31,7 +31,7 @@ BROKER_EPOCH = 1
 """Of the broker's life that never was; the marker of its stop names it, so that it counts as one that was in order."""
 RECOVERY_POINTS_NAME, HIGH_WATERMARKS_NAME = "recovery-point-offset-checkpoint", "replication-offset-checkpoint"
 GROUP_SETTINGS = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
-"""Of ``__consumer_offsets``, as Kafka itself makes it."""
+"""The settings of ``__consumer_offsets``, as Kafka itself creates it."""
 
 Turn = Callable[[int, int], None]
 Offsets = dict[tuple[str, int], int]

@@ -35,7 +35,7 @@ class KeptGroups:
     offsets: dict[OffsetKey, Offset] = field(default_factory=dict)
     groups: dict[str, GroupState] = field(default_factory=dict)
     other_keys: set[bytes] = field(default_factory=set)
-    """Of records of other kinds: those of groups of the new protocol, share groups."""
+    """The keys of records of other kinds, such as those of groups of the new protocol and of share groups."""
     open: int = 0
     """Transactions with offsets that are not at their end."""
 

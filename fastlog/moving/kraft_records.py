@@ -38,7 +38,7 @@ NEWEST_VERSIONS = {
     TOPIC: 0, PARTITION: 2, SETTING: 0, PARTITION_CHANGE: 2, TOPIC_DELETED: 0, FEATURE: 0, PRODUCER_IDS: 0,
     BEGIN_TRANSACTION: 0, END_TRANSACTION: 0, ABORT_TRANSACTION: 0,
 }  # fmt: skip
-"""By kind: the versions above change what stands where."""
+"""The newest version of each kind of record that is read; later ones have other fields."""
 BROKER_RESOURCE, TOPIC_RESOURCE = 4, 2
 METADATA_VERSION = "metadata.version"
 DIRECTORIES_SINCE = 17

@@ -23,7 +23,7 @@ class TopicPlan:
 
     @property
     def records(self) -> int:
-        """Of all its partitions, those that are deleted and not gone included."""
+        """The number of records in all partitions, deleted ones that are still in segments included."""
         return sum(each.survey.records for each in self.partitions)
 
     @property

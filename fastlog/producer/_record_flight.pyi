@@ -8,7 +8,7 @@ class RecordFlight(Flight):
     epoch: int
     wants_producer: bool
     def number_with(self, producer: int, epoch: int) -> None:
-        """Have the partitions numbered that have no numbers yet: with this id, in this epoch."""
+        """Give partitions without a producer id this one and its epoch, so that their batches can be numbered."""
 
     def renew(self, lane: Lane) -> None:
         """Number anew what is written to a partition from now on. Only while nothing of it is on its way."""

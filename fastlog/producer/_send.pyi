@@ -24,10 +24,10 @@ class Route:
         """Replace the buffers for messages without a key."""
 
     def set_keyed(self, keyed: list[Buffer] | None, mask: int = 0x7FFFFFFF) -> None:
-        """Let these bits of a key's CRC-32 choose among these buffers; None leaves it to Python."""
+        """Have a key's CRC-32, masked by ``mask``, choose among these buffers; None leaves keys to Python."""
 
     def set_by_hand(self, partition: PartitionChoice, buffer: Buffer) -> None:
-        """Let compiled code use a buffer for messages of which this partition is asked for."""
+        """Have compiled code use a buffer for messages that are sent to this partition explicitly."""
 
     def forget_by_hand(self) -> None:
         """Leave partitions that are asked for to Python, until it has looked at each again."""
@@ -45,7 +45,7 @@ class Routes:
         """Give the messages of topics the envelopes of what ``stamps`` returns for the topic, unless that is None."""
 
     def set(self, topic: str, route: Route) -> None:
-        """Let compiled code use a route from now on."""
+        """Have the compiled path use a route for a topic from now on, unless the topic is held."""
 
     def hold(self, topic: str, items: deque[T], item: T) -> None:
         """Leave a topic to Python until as many calls of ``let_go``: messages before the next are in no buffer yet. The

@@ -53,7 +53,7 @@ class Offer:
     max_message_bytes: int = -1
     max_request_bytes: int = -1
     only_today: bool = False
-    """It speaks today's protocol alone: an Apache Kafka."""
+    """Whether it speaks today's protocol alone, as an Apache Kafka does."""
 
 
 @dataclass(frozen=True, slots=True)

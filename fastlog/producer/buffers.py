@@ -76,7 +76,7 @@ def record_buffer(
 
 
 def _batch_messages(config: ProducerConfig) -> int:
-    """Of a synchronous producer, what one call sends is one request."""
+    """The most messages in a request; without a limit for a synchronous producer, whose calls are a request each."""
     return config.batch_messages if config.producer_type == "async" else 2**31 - 1
 
 

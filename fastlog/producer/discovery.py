@@ -41,9 +41,9 @@ class View(NamedTuple):
     addresses: Mapping[int, Address] = {}
     """The addresses of the live brokers, by id."""
     partitions: Mapping[str, Mapping[int, int]] = {}
-    """For each topic that was asked for: how many partitions it has on which living broker."""
+    """For each topic that was asked for: how many partitions it has on each live broker, by broker id."""
     assumed: Mapping[str, frozenset[int]] = {}
-    """Of these, the brokers that have not announced the topic."""
+    """The brokers in ``partitions`` that have not announced the topic, and are taken to have one partition."""
 
 
 class Discovery:

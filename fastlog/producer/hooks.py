@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _NOT_GIVEN = object()
 PartitionChoice = int | tuple[int, int] | None
-"""None or -1: any partition; a number, on the only broker; or (broker id, number)."""
+"""The partition that a message is sent to: None or -1 for any, a number on the only broker, or (broker id, number)."""
 
 
 @dataclass(frozen=True, slots=True, init=False, match_args=False)

@@ -337,7 +337,7 @@ class Link:
             self.on_state_change()
 
     def _move_on(self) -> None:
-        """Let another broker have the messages that any may have."""
+        """Move the messages whose partition the broker chooses, and that were not sent yet, to other brokers."""
         if self._flight.head() is None:
             return
         for chunk in self._flight.remove_movable():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Outcomes:
-    """Those of one broker's messages. For the thread of its link."""
+    """Reports the outcomes of one broker's messages to tickets and callbacks. For the thread of its link."""
 
     def __init__(self, ledger: Ledger, directory: Directory) -> None:
         self.too_large = 0

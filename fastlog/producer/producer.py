@@ -479,7 +479,7 @@ def _named(setting: str, path: str, wanted: str) -> Any:
 def _end(
     submissions: Submissions, queue: BatchQueue | None, reporter: Reporter | None, router: Router, deadline: float
 ) -> None:
-    """Let the threads of a producer deliver what there is and end."""
+    """Have the threads of a producer deliver everything up to ``deadline`` (``time.monotonic``), and end."""
     if not submissions.wait(None, max(0.0, deadline - time.monotonic())):
         submissions.give_up(ClosedError("the producer was closed before a broker of the topic had answered"))
     if queue is not None:

@@ -52,7 +52,7 @@ class TopicRoute:
         self.partitions: dict[int, int | None] = {}
         self.buffers: dict[tuple[int, int], Buffer] = {}
         self.anywhere: dict[int, list[Buffer]] = {}
-        """By broker, those for messages without a key."""
+        """By broker id, the buffers for messages without a key."""
         self.keyed: list[Buffer] | None = None
         self.fast: Route | None = None
 
@@ -142,7 +142,7 @@ class Router:
         return route is not None and (not has_key or route.keyed is not None or None in route.partitions.values())
 
     def publish(self, topic: str) -> None:
-        """Let the compiled path use what is known of a topic."""
+        """Have the compiled path of send() use what is known of a topic."""
         route = self._topics.get(topic)
         if route is not None:
             self._publish(route)
@@ -278,7 +278,7 @@ class Router:
         return _ALL_BITS if kinds and all(kinds) else SIGN_MASK
 
     def _publish(self, route: TopicRoute) -> None:
-        """Let the compiled path of send() use a route; with keys once they are known to be easy."""
+        """Have the compiled path of send() use a route; for keys only where they can be hashed there."""
         if self._fast_routes is None or route.fast is None:
             return
         route.fast.set_keyed(None if self._custom else route.keyed, self._hash_mask(route))

@@ -168,7 +168,7 @@ class ZooKeeperRouter(Router):
         self._changes.notify_all()
 
     def _ask_once(self, directory: Directory) -> None:
-        """See that somebody finds out what a broker offers, if that is not known."""
+        """Have a thread ask a broker what it offers, unless that is known or being asked."""
         broker = directory.broker.id
         if directory.offer is None and broker not in self._asking and not self.closed:
             self._asking.add(broker)

@@ -37,7 +37,7 @@ class FolderSource(_OfOneKind, Generic[SegmentT]):
         self._folders = folders
         self._window_bytes = window_bytes
         self._segments: dict[tuple[str, int], list[SegmentT]] = {}
-        """Of each partition, in the order of their offsets."""
+        """The segments of each partition, in the order of their offsets."""
 
     def __repr__(self) -> str:
         return f"files of {self._path}"

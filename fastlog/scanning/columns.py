@@ -115,7 +115,7 @@ def _times(timestamps: Any, kind: Any) -> Any:
 
 
 def _headers(buffer: Any, starts: Any, counts: Any, kind: Any) -> Any:
-    """Of each record a list, which is empty where it has none."""
+    """The headers as an Arrow array of lists, one for each record; empty where it has none."""
     import numpy as np
 
     arrow = pyarrow_library()

@@ -162,7 +162,7 @@ def deal(
 
 
 def _holders(members: Mapping[str, MemberView]) -> dict[Place, str]:
-    """Who holds what; of two who say so, who was given it later."""
+    """The member that holds each partition; where two claim one, the member that was given it later."""
     found: dict[Place, tuple[int, str]] = {}
     for member_id, view in members.items():
         for place in view.held:

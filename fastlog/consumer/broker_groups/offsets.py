@@ -26,7 +26,7 @@ _SHOWN = 3
 
 
 def place_of(partition: TopicPartition) -> Place:
-    """As the coordinator names it, which knows one broker."""
+    """A partition as the coordinator names it: by topic and number, as it knows one broker alone."""
     return partition.topic, partition.partition.partition
 
 
@@ -97,7 +97,7 @@ class BrokerOffsets:
         return self._logs.get(place_of(partition), 0)
 
     def note_lost(self, partition: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Have it written with the next offset that the messages between were gone."""
+        """Write down with the next saved offset that the messages between these two were lost."""
         self._lost[place_of(partition)] = f"{from_offset}-{to_offset}"
 
     def _text(self, place: Place) -> str:
