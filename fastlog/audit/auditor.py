@@ -29,8 +29,8 @@ _PAGES = 40  # in one event: at most 4 KiB each, so that it fits a message of an
 _DUPLICATES = 5000
 
 
-class Run(Protocol):
-    """What a mirror tells its observers: ``fastlog.mirror.Forwarded``."""
+class ForwardedRun(Protocol):
+    """What a mirror calls its observers with: ``fastlog.mirror.Forwarded``."""
 
     @property
     def source(self) -> Any: ...
@@ -135,7 +135,7 @@ class Auditor:
             for span in message.spans(data):
                 tally.count_entries(span.entries, span.count, now_ms=now_ms)
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ForwardedRun) -> None:
         """Count what a mirror has forwarded: ``Mirror(config, observer=auditor)``."""
         if run.error is None:
             self.count_run(run.source.topic, run.data)

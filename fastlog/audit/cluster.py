@@ -20,7 +20,7 @@ from fastlog.wire import responses
 _SESSION_SECONDS = 10.0
 
 
-class Place(NamedTuple):
+class PartitionRange(NamedTuple):
     """One partition that exists, from its first offset to the end of what had been appended."""
 
     address: Address
@@ -29,7 +29,7 @@ class Place(NamedTuple):
     end: int
 
 
-class Cluster:
+class AuditedCluster:
     """Brokers that are all meant: ``host:port,…``, or those that a ZooKeeper shows. For one thread.
 
     ``timeout``: seconds to connect, and to get one answer.
@@ -42,7 +42,7 @@ class Cluster:
         self._zookeeper = zookeeper
         self._timeout = timeout
 
-    def places(self, topic: str) -> list[Place]:
+    def places(self, topic: str) -> list[PartitionRange]:
         """Every partition of a topic.
 
         Raises:
@@ -50,7 +50,7 @@ class Cluster:
             TransportError, CoordinationError: somebody does not answer.
             BrokerError: a partition cannot be read.
         """
-        found: list[Place] = []
+        found: list[PartitionRange] = []
         known: dict[tuple[int, str, int], Address] = {}
         for address, count in self._brokers(topic):
             answer = Broker([address], self._timeout).metadata_or_none((topic,))
@@ -100,7 +100,7 @@ class Cluster:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _count_place(self, topic: str, place: Place, tally: Tally) -> bool:
+    def _count_place(self, topic: str, place: PartitionRange, tally: Tally) -> bool:
         """Count a partition; True when its beginning is not there any more."""
         offset = place.start
         is_cut = offset > 0
@@ -123,7 +123,7 @@ class Cluster:
                     offset, is_cut = starts[0], True
         return is_cut
 
-    def _consumer(self, place: Place) -> SimpleConsumer:
+    def _consumer(self, place: PartitionRange) -> SimpleConsumer:
         return SimpleConsumer(place.address.host, place.address.port, timeout=self._timeout)
 
     def _brokers(self, topic: str) -> Iterator[tuple[Address, int]]:
@@ -146,7 +146,7 @@ class Cluster:
         for broker, address in sorted(addresses.items()):
             yield address, counts.get(broker, 0)
 
-    def _plain_places(self, topic: str, address: Address, count: int) -> Iterator[Place]:
+    def _plain_places(self, topic: str, address: Address, count: int) -> Iterator[PartitionRange]:
         """The partitions of a topic on a broker of Kafka 0.7, which are looked up in ZooKeeper."""
         if self._zookeeper is None:
             raise ConfigError(
@@ -154,16 +154,16 @@ class Cluster:
             )
         with SimpleConsumer(address.host, address.port, timeout=self._timeout, local="off") as consumer:
             for number in range(count):
-                yield Place(address, number, *plain_extent(consumer, topic, number))
+                yield PartitionRange(address, number, *plain_extent(consumer, topic, number))
 
 
-def _places_of(topic: str, address: Address, answer: responses.MetadataAnswer) -> Iterator[Place]:
+def _places_of(topic: str, address: Address, answer: responses.MetadataAnswer) -> Iterator[PartitionRange]:
     for described in answer.topics:
         if described.name != topic:
             continue
         check_described(described, address)
         for item in described.partitions:
-            yield Place(address, item.partition, item.log_start, readable_end(item))
+            yield PartitionRange(address, item.partition, item.log_start, readable_end(item))
 
 
 def _refuse(path: str, then: str, error: Exception) -> None:

@@ -14,7 +14,7 @@ OK, MISSING, DUPLICATE, UNREPORTED, PENDING = "ok", "missing", "duplicate", "unr
 _SHOWN_RANGES = 20
 
 
-class Report(NamedTuple):
+class AuditReport(NamedTuple):
     """What a producer says, and for how long at least it has said so: by how much some clock has gone on since."""
 
     event: SentEvent
@@ -73,13 +73,13 @@ class Row:
         return "+".join(found) or OK
 
 
-def aged(parts: Iterable[Sequence[Event]]) -> list[Report]:
+def aged(parts: Iterable[Sequence[Event]]) -> list[AuditReport]:
     """The reports of producers, each once, with their ages; each part is the events of one partition, in order.
 
     An event is as old as the most that any single clock has gone on between events behind it. No two clocks are
     compared, so it does not matter what they show.
     """
-    found: dict[tuple[int, int], Report] = {}
+    found: dict[tuple[int, int], AuditReport] = {}
     for part in parts:
         times = _never_back(part)
         latest: dict[int, int] = {}
@@ -89,7 +89,7 @@ def aged(parts: Iterable[Sequence[Event]]) -> list[Report]:
             if isinstance(event, SentEvent):
                 known = found.get((event.producer_id, event.seq))
                 if known is None or known.age_ms < age:
-                    found[event.producer_id, event.seq] = Report(event, age)
+                    found[event.producer_id, event.seq] = AuditReport(event, age)
     return list(found.values())
 
 
@@ -140,7 +140,7 @@ def common_window(events: Iterable[Event], default_ms: int = 60_000) -> int:
     return math.lcm(*{event.window_ms for event in events}) if events else default_ms
 
 
-def compare(reports: Iterable[Report], stage: Stage, window_ms: int, grace_ms: int) -> list[Row]:
+def compare(reports: Iterable[AuditReport], stage: Stage, window_ms: int, grace_ms: int) -> list[Row]:
     """The windows of a stage, in order. A report younger than ``grace_ms`` is not held against a stage that lags."""
     rows: dict[int, Row] = {}
 

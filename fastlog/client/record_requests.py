@@ -62,7 +62,7 @@ class NumberedProducer(NamedTuple):
     epoch: int
 
 
-class Setting(NamedTuple):
+class TopicSetting(NamedTuple):
     """A setting of a topic. ``is_own``: the topic has it itself, and not from the broker."""
 
     value: str | None
@@ -282,17 +282,17 @@ def parse_deleted(answer: Answer) -> int:
     return found[1]
 
 
-def parse_settings(answer: Answer) -> tuple[Refusal, dict[str, Setting]]:
+def parse_settings(answer: Answer) -> tuple[Refusal, dict[str, TopicSetting]]:
     """The error code and text, and the settings by name, of the one topic in the answer to DescribeConfigs."""
 
-    def one() -> tuple[str, Setting]:
+    def one() -> tuple[str, TopicSetting]:
         name, value = answer.text("setting"), answer.text_or_none("value")
         is_fixed, source = answer.take(1, "read only") != b"\0", answer.take(1, "source")[0]
         answer.take(1, "is sensitive")
         answer.items("synonyms", 5, lambda: (answer.text("setting"), answer.text("value"), answer.take(1, "source")))
-        return name, Setting(value, source == 1, is_fixed)
+        return name, TopicSetting(value, source == 1, is_fixed)
 
-    def resource() -> tuple[Refusal, dict[str, Setting]]:
+    def resource() -> tuple[Refusal, dict[str, TopicSetting]]:
         refusal = _refusal(answer)
         answer.take(1, "kind")
         answer.text("topic")

@@ -12,7 +12,7 @@ from fastlog.client import record_requests as requests
 from fastlog.client.addresses import Address
 from fastlog.client.kafka_connection import KafkaConnection, NotSpokenError, connected
 from fastlog.client.kafka_fields import Answer, Place, Request
-from fastlog.client.record_requests import Appended, Fetched, NumberedProducer, Refusal, Setting, TopicPartitions
+from fastlog.client.record_requests import Appended, Fetched, NumberedProducer, Refusal, TopicPartitions, TopicSetting
 from fastlog.client.record_topics import (
     NO_TOPIC,
     ClusterView,
@@ -213,7 +213,7 @@ class RecordBroker:
         found = self._ask(requests.delete_records(place, offset, self._change_ms()), requests.parse_deleted_records)
         require(found.get(place, UNKNOWN_TOPIC), *place)
 
-    def settings(self, topic: str) -> dict[str, Setting]:
+    def settings(self, topic: str) -> dict[str, TopicSetting]:
         """The settings of a topic, its own and the broker's."""
         refusal, found = self._ask(requests.describe_settings(topic), requests.parse_settings)
         require(refusal.code, topic, text=refusal.text)

@@ -41,7 +41,7 @@ class Connection(Protocol):
     def close(self) -> Any: ...
 
 
-class Span(NamedTuple):
+class ConsumedSpan(NamedTuple):
     """From where to where a transaction moves a partition, and under which claim; ``begin`` None: nothing was saved."""
 
     claim: str
@@ -49,7 +49,7 @@ class Span(NamedTuple):
     end: int
 
 
-class Place(NamedTuple):
+class StoredOffset(NamedTuple):
     """A partition as it was loaded, and moved since: the name of that claim, and what is saved."""
 
     claim: str
@@ -91,7 +91,7 @@ class DatabaseOffsets:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._has_table = False
-        self._places: dict[tuple[str, TopicPartition], Place] = {}
+        self._places: dict[tuple[str, TopicPartition], StoredOffset] = {}
         self._fenced: dict[tuple[str, TopicPartition], str] = {}
         self._is_theirs = False
         self._logs: dict[tuple[str, TopicPartition], int] = {}
@@ -111,7 +111,7 @@ class DatabaseOffsets:
         offset = None if row is None or row[0] is None else int(row[0])
         with self._lock:
             self._forget_if_forked()
-            self._places[group, partition] = Place(claim, offset)
+            self._places[group, partition] = StoredOffset(claim, offset)
             self._logs[group, partition] = 0 if row is None or row[2] is None else int(row[2])
             self._fenced.pop((group, partition), None)
         return offset
@@ -147,7 +147,7 @@ class DatabaseOffsets:
                 if place is None or not self._save(connection, cursor, group, partition, place.claim, offset):
                     lost.append(partition)
                 else:
-                    saved[partition] = Span(place.claim, None, offset)
+                    saved[partition] = ConsumedSpan(place.claim, None, offset)
         self.moved(group, saved)
         if lost:
             raise lost_error(lost)
@@ -166,7 +166,7 @@ class DatabaseOffsets:
 
     # --- for ExactlyOnce ---
 
-    def place_or_none(self, group: str, partition: TopicPartition) -> Place | None:
+    def place_or_none(self, group: str, partition: TopicPartition) -> StoredOffset | None:
         """Where the partition stands, if it was loaded here."""
         with self._lock:
             self._forget_if_forked()
@@ -177,17 +177,19 @@ class DatabaseOffsets:
         with self._lock:
             return self._fenced.get((group, partition)) == claim
 
-    def look_again(self, connection: Connection, group: str, partition: TopicPartition, place: Place) -> Place:
+    def look_again(
+        self, connection: Connection, group: str, partition: TopicPartition, place: StoredOffset
+    ) -> StoredOffset:
         """Learn where the partition stands, after a transaction of which nobody knows how it ended."""
         with contextlib.closing(connection.cursor()) as cursor:
             self._run(connection, cursor, _LOOK, _key(group, partition))
             row = cursor.fetchone()
         if row is None or row[1] != place.claim or row[0] is None:
             return place
-        self.moved(group, {partition: Span(place.claim, None, int(row[0]))})
-        return Place(place.claim, int(row[0]))
+        self.moved(group, {partition: ConsumedSpan(place.claim, None, int(row[0]))})
+        return StoredOffset(place.claim, int(row[0]))
 
-    def save_within(self, connection: Connection, group: str, spans: Mapping[TopicPartition, Span]) -> None:
+    def save_within(self, connection: Connection, group: str, spans: Mapping[TopicPartition, ConsumedSpan]) -> None:
         """Move offsets in a transaction that the caller ends.
 
         Raises:
@@ -210,13 +212,13 @@ class DatabaseOffsets:
                         self._fenced[group, partition] = place.claim
             raise lost_error(lost, ": what was done with them is rolled back")
 
-    def moved(self, group: str, spans: Mapping[TopicPartition, Span]) -> None:
+    def moved(self, group: str, spans: Mapping[TopicPartition, ConsumedSpan]) -> None:
         """Note that the transaction of ``save_within`` was committed: the offsets are at the spans' ends now."""
         with self._lock:
             for partition, span in spans.items():
                 found = self._places.get((group, partition))
                 if found is not None and found.claim == span.claim:
-                    self._places[group, partition] = Place(span.claim, span.end)
+                    self._places[group, partition] = StoredOffset(span.claim, span.end)
 
     def _forget_if_forked(self) -> None:
         if os.getpid() != self._pid:  # a child after fork has claimed nothing

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
-from fastlog.consumer.database import Connection, DatabaseOffsets, Place, Span
+from fastlog.consumer.database import Connection, ConsumedSpan, DatabaseOffsets, StoredOffset
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ArgumentError, ConfigError, OwnershipLostError
 
@@ -39,7 +39,7 @@ class _Part(NamedTuple):
     """What a transaction is about: messages to be done, where it moves partitions, and where it begins."""
 
     fresh: Any
-    spans: dict[TopicPartition, Span]
+    spans: dict[TopicPartition, ConsumedSpan]
     begins: dict[TopicPartition, tuple[str, int]]
 
 
@@ -117,11 +117,11 @@ class ExactlyOnce:
                 f" {place.offset}: batches have to be those of the stream, each whole"
             )
         _check_end(batch)
-        span = Span(place.claim, place.offset, batch.next_offset)
+        span = ConsumedSpan(place.claim, place.offset, batch.next_offset)
         return _Part(batch, {batch.source: span}, {batch.source: (place.claim, batch.offset)})
 
     def _part_of(self, messages: list[Located]) -> _Part:
-        places: dict[TopicPartition, Place | None] = {}
+        places: dict[TopicPartition, StoredOffset | None] = {}
         begins: dict[TopicPartition, tuple[str, int]] = {}
         ends: dict[TopicPartition, Located] = {}
         fresh = []
@@ -142,10 +142,10 @@ class ExactlyOnce:
             _check_end(last)
             place = places[source]
             assert place is not None
-            spans[source] = Span(place.claim, place.offset, last.next_offset)
+            spans[source] = ConsumedSpan(place.claim, place.offset, last.next_offset)
         return _Part(fresh, spans, begins)
 
-    def _place_of(self, first: Located) -> Place | None:
+    def _place_of(self, first: Located) -> StoredOffset | None:
         """Where its partition stands under the claim that it was read under; None when that one is over."""
         source = first.source
         place = self._offsets.place_or_none(self._group, source)

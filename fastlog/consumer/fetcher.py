@@ -20,7 +20,7 @@ from fastlog.consumer.channel import Channel
 from fastlog.consumer.chunks import AnyChunk
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import AutoResetEvent, Failure, Feed, Item, Jump, PartitionState, Phase
-from fastlog.consumer.links import Link, Links
+from fastlog.consumer.links import BrokerLink, Links
 from fastlog.consumer.offered import Offer
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.reader import AnyReader, Reader, open_reader
@@ -221,7 +221,7 @@ class Fetch:
                 log.exception("fetching partition=%s offset=%d", self.place.source, self._offset)
                 self._failed(link, FastlogError(f"{type(error).__name__}: {error}"))
 
-    def _fetch(self, link: Link) -> None:
+    def _fetch(self, link: BrokerLink) -> None:
         """Until it is stopped, or something fails."""
         topic, config = self.place.source.topic, self._config
         offer = link.offers.get()
@@ -272,14 +272,14 @@ class Fetch:
         finally:
             channel.close()
 
-    def _channel_to(self, link: Link) -> Channel:
+    def _channel_to(self, link: BrokerLink) -> Channel:
         """A connection to be, for requests of 0.7 and fastlog's own, or for today's protocol."""
         buffer_bytes = self._config.receive_buffer_bytes
         if self._of_records:
             return record_channel(link.broker, "consumer", buffer_bytes)
         return Channel(link.broker, "consumer", buffer_bytes)
 
-    def _check_log(self, link: Link, channel: Channel, offer: Offer, *, came: bool = False) -> None:
+    def _check_log(self, link: BrokerLink, channel: Channel, offer: Offer, *, came: bool = False) -> None:
         """Whoever answers on another connection may have another log. Raises ``OffsetOutOfRangeError`` then.
 
         A log that does not tell when it was made is asked again: one that is new tells it once it is durable. One that
@@ -301,7 +301,7 @@ class Fetch:
         self._log_asked = time.monotonic()
         self._connected_at = channel.connected_at
 
-    def _compare_log(self, link: Link, since: float) -> int:
+    def _compare_log(self, link: BrokerLink, since: float) -> int:
         made = link.log_of(self.place.source.topic, self._partition, since)
         if made and self._log and made != self._log and self._offset >= 0:
             if link.records_of(self.place.source.topic) is not None:
@@ -318,7 +318,7 @@ class Fetch:
         if not any(isinstance(item, Jump) for item in self.queue):  # what is before it was of another log
             self.place.learn(made)
 
-    def _read(self, link: Link, channel: Channel, reader: AnyReader, offer: Offer) -> None:
+    def _read(self, link: BrokerLink, channel: Channel, reader: AnyReader, offer: Offer) -> None:
         holds = isinstance(reader, RecordReader) or (offer.held_fetch and offer.max_wait_ms > 0)
         wait = 0.0  # the first answer says at once whether there is anything
         pause = _LEAST_PAUSE
@@ -388,7 +388,7 @@ class Fetch:
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
 
-    def _failed(self, link: Link, error: FastlogError) -> None:
+    def _failed(self, link: BrokerLink, error: FastlogError) -> None:
         """Note it, say it, and wait a little."""
         if self._is_stopped:
             return
@@ -422,7 +422,7 @@ class Fetch:
         while not self._is_stopped and (left := until - time.monotonic()) > 0:
             self.wakeup.wait(left)  # also set when the stream has taken something
 
-    def _try_to_jump(self, link: Link, error: OffsetOutOfRangeError) -> None:
+    def _try_to_jump(self, link: BrokerLink, error: OffsetOutOfRangeError) -> None:
         """Go on where ``autooffset.reset`` says, and report it."""
         if self._is_stopped or self.place.is_over:
             return

@@ -9,7 +9,7 @@ from fastlog.consumer._delivery import Place
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import Feed, Fetching, Jump, PartitionState
 from fastlog.consumer.fetcher import Fetch
-from fastlog.consumer.links import Link, Links
+from fastlog.consumer.links import BrokerLink, Links
 from fastlog.consumer.partitions import Claim, TopicPartition
 from fastlog.consumer.stream import Stream
 
@@ -109,7 +109,7 @@ class Fetchers:
         self._is_closed = True
         self.release(list(self._feeds))
 
-    def link(self, broker: int) -> Link:
+    def link(self, broker: int) -> BrokerLink:
         """Where a broker is that has a partition of ours."""
         return self._links.get(broker)
 

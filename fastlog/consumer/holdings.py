@@ -29,7 +29,7 @@ class Connected(Protocol):
 
 
 @dataclass(slots=True)
-class Held:
+class HeldPartition:
     """A partition that the member owns, whether it is read already or not."""
 
     thread: str
@@ -85,7 +85,7 @@ class Holdings:
         self._most_pause = most_pause
         self._between = between
         self._source = source or random.Random()
-        self._held: dict[TopicPartition, Held] = {}
+        self._held: dict[TopicPartition, HeldPartition] = {}
         self._trouble: dict[TopicPartition, Trouble] = {}
         self._saved: dict[TopicPartition, int] = {}
         self._without_offset: set[TopicPartition] = set()

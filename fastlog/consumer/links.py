@@ -29,7 +29,7 @@ class _Known(NamedTuple):
     records: KnownTopic | None = None
 
 
-class Link:
+class BrokerLink:
     """Where a broker is, and what it offers."""
 
     def __init__(self, address: Address, config: ConsumerConfig) -> None:
@@ -88,21 +88,21 @@ class Links:
 
     def __init__(self, config: ConsumerConfig) -> None:
         self._config = config
-        self._known: dict[int, Link] = {}
+        self._known: dict[int, BrokerLink] = {}
 
     def learn(self, broker: int, address: Address) -> bool:
         """Take a broker's address; True when it is new or has changed, and a new link was made."""
         known = self._known.get(broker)
         if known is not None and known.address == address:
             return False
-        self._known[broker] = Link(address, self._config)
+        self._known[broker] = BrokerLink(address, self._config)
         return True
 
-    def get(self, broker: int) -> Link:
+    def get(self, broker: int) -> BrokerLink:
         """The link to a broker whose address was learned."""
         return self._known[broker]
 
-    def renew(self, broker: int, failed: Link) -> None:
+    def renew(self, broker: int, failed: BrokerLink) -> None:
         """The broker may be another one when it is back: another version, or other limits."""
         if self._known.get(broker) is failed:
-            self._known[broker] = Link(failed.address, self._config)
+            self._known[broker] = BrokerLink(failed.address, self._config)

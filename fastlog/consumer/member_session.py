@@ -13,7 +13,7 @@ from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.holdings import Holdings
 from fastlog.consumer.offsets import OffsetStore, lost_error
 from fastlog.consumer.partitions import Lease, Readers, TopicPartition
-from fastlog.consumer.status import CommitRequest, GroupState, Inbox, MemberStatus
+from fastlog.consumer.status import CommitRequest, GroupState, MemberStatus, WorkerInbox
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import ClosedError, CoordinationError, FastlogError, OwnershipLostError
 from fastlog.limited_log import LimitedLog
@@ -69,7 +69,7 @@ class GroupWork:
         self.store = store
         self.lease = lease
         self.status = MemberStatus()
-        self.inbox = Inbox()
+        self.inbox = WorkerInbox()
         self.limited_log = LimitedLog(log)
         self.source = random.Random()
         self.failures_in_a_row = 0

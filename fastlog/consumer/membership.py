@@ -81,7 +81,7 @@ class Membership:
         return None if node is None else node.version
 
 
-class Cluster(NamedTuple):
+class GroupRegistrations(NamedTuple):
     """What a member works out its assignment from."""
 
     members: Mapping[str, Subscription]
@@ -106,7 +106,7 @@ class Registrations:
         self._names: list[str] | None = None
         self._members: dict[str, Subscription] = {}
 
-    def read(self) -> Cluster:
+    def read(self) -> GroupRegistrations:
         """The registrations as they are now; reads only what has changed.
 
         Malformed nodes of others are left out and logged. Raises ``CoordinationError``: no answer, or the
@@ -114,11 +114,11 @@ class Registrations:
         """
         members = self._read_members()
         topics = self._subscription.topics if self._filter is None else self._allowed()
-        return Cluster(
+        return GroupRegistrations(
             members, {topic: self._partitions(topic) for topic in topics}, read_addresses(self._watched, self._garbage)
         )
 
-    def wanted(self, cluster: Cluster) -> dict[TopicPartition, str]:
+    def wanted(self, cluster: GroupRegistrations) -> dict[TopicPartition, str]:
         """Which partitions this member is to read, and in which thread."""
         owners = assign_group(
             {**cluster.members, self._consumer: self._subscription}, cluster.partitions, self._bad_filter

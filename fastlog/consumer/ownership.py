@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from fastlog.client.addresses import Address
-from fastlog.consumer.holdings import Held, Holdings, names_of
+from fastlog.consumer.holdings import HeldPartition, Holdings, names_of
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Readers, TopicPartition
 from fastlog.coordination.session import NodeExistsError, NoNodeError, Session
@@ -156,7 +156,7 @@ class Ownership(Holdings):
                     raise NodeExistsError(f"{partition} is still owned by {holder}") from error
                 self._zookeeper.set(path, thread.encode())
             self._doubtful.discard(partition)
-            self._held[partition] = Held(thread)
+            self._held[partition] = HeldPartition(thread)
             self._watched.forget(path)
             self._watched.get(path)
             return

@@ -78,7 +78,7 @@ class CommitRequest:
             raise error
 
 
-class Inbox:
+class WorkerInbox:
     """Requests to the worker. Safe in every thread, and in signal handlers: nothing here takes a lock."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from fastlog.consumer._delivery import Place
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import Run
 from fastlog.errors import BrokerError, FastlogError, InvalidMessageError, MessageTooLargeError
-from fastlog.mirror.pieces import Piece, TargetPartition
+from fastlog.mirror.pieces import MirrorPiece, TargetPartition
 from fastlog.mirror.pipe import Pipe
 
 log = logging.getLogger(__name__)
@@ -29,23 +29,23 @@ _REFUSED_PAUSE = 5.0
 _LOG_SECONDS = 30.0
 _OF_A_MESSAGE = (InvalidMessageError, MessageTooLargeError)
 
-Done = Callable[["Lane", Piece, FastlogError | None], None]
+Done = Callable[["MessageLane", MirrorPiece, FastlogError | None], None]
 """Called for each piece that was acknowledged (None), or left out for that error; in order."""
 
 
-class Stored:
+class StoredRanges:
     """Which part of a source partition is known to be in the target. Written by one pipe's thread at a time."""
 
     def __init__(self) -> None:
         self._end = -1
         self._holes: list[tuple[int, int]] = []  # what was refused, perhaps with something behind it that was not
 
-    def refused(self, piece: Piece) -> None:
+    def refused(self, piece: MirrorPiece) -> None:
         """Note that nothing of a piece was stored."""
         self.passed(piece)  # it may be one that is tried for hours
         self._holes.append((piece.offset, piece.next_offset))
 
-    def add(self, piece: Piece) -> int:
+    def add(self, piece: MirrorPiece) -> int:
         """Note that all of a piece was stored; returns how many of its entries were stored before already."""
         known = 0
         if piece.offset < self._end:
@@ -58,7 +58,7 @@ class Stored:
         self._end = max(self._end, piece.next_offset)
         return known
 
-    def passed(self, piece: Piece) -> None:
+    def passed(self, piece: MirrorPiece) -> None:
         """Note that a piece counts as done, and is not to be sent again for having been refused."""
         left = [
             part
@@ -68,13 +68,13 @@ class Stored:
         self._holes = [(low, high) for low, high in left if low < high]
 
 
-class Lane:
+class MessageLane:
     """Three threads meet here: the stream's, which asks ``wants`` and calls ``take``; the pipe's, which settles pieces;
     and the mirror's, which assigns and resumes.
     """
 
     def __init__(
-        self, source: TopicPartition, bound: int, done: Done, stored: dict[TopicPartition, Stored], *, skips: bool
+        self, source: TopicPartition, bound: int, done: Done, stored: dict[TopicPartition, StoredRanges], *, skips: bool
     ) -> None:
         """``bound``: bytes that may be sent beyond what is committed. ``skips``: leave out what the target refuses.
 
@@ -93,11 +93,11 @@ class Lane:
         """Entries that were sent again after a break, and may have been stored the first time."""
         self._bound = bound
         self._done = done
-        self._stored = stored.setdefault(source, Stored())
+        self._stored = stored.setdefault(source, StoredRanges())
         self._skips = skips
         self._lock = threading.Lock()
-        self._unsent: deque[Piece] = deque()
-        self._sent: deque[Piece] = deque()
+        self._unsent: deque[MirrorPiece] = deque()
+        self._sent: deque[MirrorPiece] = deque()
         self._sent_to = self._settled_to = -1
         self._is_moving = False
         self._is_failed = False
@@ -141,7 +141,7 @@ class Lane:
             for end, entries, is_too_large in self._pieces(run, pipe):
                 data, offset = run.data[at:end], run.offset + at
                 self._unsent.append(
-                    Piece(
+                    MirrorPiece(
                         run.place,
                         self.source.topic,
                         offset,
@@ -181,7 +181,7 @@ class Lane:
 
     # -- the pipe's thread ---------------------------------------------------------------------------------------------
 
-    def _settled(self, piece: Piece, error: FastlogError | None) -> None:
+    def _settled(self, piece: MirrorPiece, error: FastlogError | None) -> None:
         with self._lock:
             assert self._sent[0] is piece
             if error is None:
@@ -204,7 +204,7 @@ class Lane:
             if self.pipe is not None:
                 self._pump(self.pipe)
 
-    def _refused(self, piece: Piece, error: FastlogError) -> None:
+    def _refused(self, piece: MirrorPiece, error: FastlogError) -> None:
         if piece.entries > 1:
             self._careful_to = max(self._careful_to, piece.next_offset)
             self._fail(error)

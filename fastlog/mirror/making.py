@@ -9,7 +9,7 @@ from fastlog.mirror.config import MirrorConfig
 from fastlog.mirror.mirror import Mirror
 from fastlog.mirror.records.mirror import RecordMirror
 from fastlog.mirror.records.report import RecordReport
-from fastlog.mirror.report import Report
+from fastlog.mirror.report import MirrorReport
 from fastlog.mirror.totals import Totals
 
 
@@ -43,7 +43,7 @@ class AnyMirror(Protocol):
 
 
 class AnyReport(Protocol):
-    """The progress of a mirror, as JSON and as text; see ``Report``."""
+    """The progress of a mirror, as JSON and as text; see ``MirrorReport``."""
 
     def objects(self, *, asks: bool = True) -> Iterator[dict[str, Any]]:
         """A JSON object for each source: totals, lag, and what waits."""
@@ -61,7 +61,7 @@ def made(config: MirrorConfig) -> tuple[AnyMirror, AnyReport]:
         of_records = RecordMirror(config)
         return of_records, RecordReport(of_records)
     mirror = Mirror(config)
-    return mirror, Report(mirror)
+    return mirror, MirrorReport(mirror)
 
 
 def notes(config: MirrorConfig) -> list[str]:

@@ -12,7 +12,7 @@ from fastlog.errors import FastlogError
 from fastlog.mirror.config import MirrorConfig, loop_error
 from fastlog.mirror.counting import Counting
 from fastlog.mirror.pieces import Observer
-from fastlog.mirror.source import Source
+from fastlog.mirror.source import MessageSource
 from fastlog.mirror.target import Pipes, make_target
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,8 @@ class Mirror:
         if config.settings.audit_stage is not None:
             observer = self._counting = Counting(config.settings.audit_stage, config, observer)
         self.sources = [
-            Source(source, config, self._target, self._pipes, observer, self._news.set) for source in config.sources
+            MessageSource(source, config, self._target, self._pipes, observer, self._news.set)
+            for source in config.sources
         ]
         self._fatal: FastlogError | None = None
         self._checked: object = None

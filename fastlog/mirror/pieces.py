@@ -17,7 +17,7 @@ class TargetPartition(NamedTuple):
     partition: int
 
 
-class Piece:
+class MirrorPiece:
     """A run of whole entries on its way to one partition of the target. Settled once, by the pipe that has it."""
 
     __slots__ = (
@@ -42,7 +42,7 @@ class Piece:
         data: memoryview,
         entries: int,
         target: TargetPartition,
-        settled: Callable[[Piece, FastlogError | None], None],
+        settled: Callable[[MirrorPiece, FastlogError | None], None],
         *,
         is_too_large: bool = False,
     ) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from fastlog.client.connection import Connection
 from fastlog.errors import ClosedError, FastlogError, ProtocolError, TransportError, error_for
 from fastlog.mirror.config import TargetConfig
-from fastlog.mirror.pieces import Piece
+from fastlog.mirror.pieces import MirrorPiece
 from fastlog.producer.brokers import Directory, frame_header
 from fastlog.retry import Backoff
 from fastlog.wire import requests, responses
@@ -38,8 +38,8 @@ _PLAIN_MESSAGE_BYTES = 1_000_000
 class Pipe:
     """Sends in order what it is given, and settles each piece: acknowledged, refused, or unknown.
 
-    After a break nothing is sent again by itself: ``Piece.settled`` says so, and it is read again from its source.
-    ``submit`` and the properties are safe in any thread; ``Piece.settled`` is called in the pipe's own.
+    After a break nothing is sent again by itself: ``MirrorPiece.settled`` says so, and the source is read again.
+    ``submit`` and the properties are safe in any thread; ``MirrorPiece.settled`` is called in the pipe's own.
     """
 
     def __init__(self, directory: Directory, config: TargetConfig, on_change: Callable[[], None]) -> None:
@@ -57,8 +57,8 @@ class Pipe:
         self._limit = config.producer.in_flight_bytes
         self._bytes = 0  # given and not settled; changed under the lock
         self._lock = threading.Lock()
-        self._queue: deque[Piece] = deque()
-        self._in_flight: deque[Piece] = deque()
+        self._queue: deque[MirrorPiece] = deque()
+        self._in_flight: deque[MirrorPiece] = deque()
         self._heads: dict[tuple[str, int], bytes] = {}
         self._tails: dict[tuple[str, int], bytes] = {}
         self._acks = 0
@@ -75,7 +75,7 @@ class Pipe:
         """What was given is as much as may be under way."""
         return self._bytes >= self._limit
 
-    def submit(self, piece: Piece) -> None:
+    def submit(self, piece: MirrorPiece) -> None:
         """Send it behind what was given before."""
         with self._lock:
             self._bytes += len(piece.data)
@@ -154,7 +154,7 @@ class Pipe:
         while self._in_flight or self._queue:
             self._settle((self._in_flight or self._queue).popleft(), error)
 
-    def _settle(self, piece: Piece, error: FastlogError | None) -> None:
+    def _settle(self, piece: MirrorPiece, error: FastlogError | None) -> None:
         was_full = self.is_full
         with self._lock:
             self._bytes -= len(piece.data)
@@ -192,7 +192,7 @@ class Pipe:
             if fd == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
 
-    def _send(self, connection: Connection, piece: Piece) -> None:
+    def _send(self, connection: Connection, piece: MirrorPiece) -> None:
         place = piece.topic, piece.target.partition
         size = len(piece.data)
         head = self._heads.get(place)

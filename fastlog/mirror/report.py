@@ -8,7 +8,7 @@ from typing import Any
 
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.mirror.mirror import Mirror
-from fastlog.mirror.source import Source
+from fastlog.mirror.source import MessageSource
 from fastlog.mirror.totals import Totals
 
 _LAG_SECONDS = 2.0
@@ -16,7 +16,7 @@ _SHOWN = 3
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
-class Report:
+class MirrorReport:
     """What a mirror did since the last report; for one thread."""
 
     def __init__(self, mirror: Mirror) -> None:
@@ -103,7 +103,7 @@ def extras(repeated: int, doubtful: int, left_out: int) -> str:
     return "".join(f"; {part}" for part in said if part)
 
 
-def _state(source: Source) -> str:
+def _state(source: MessageSource) -> str:
     if source.consumer is None:
         return f"has not begun: {line(source.error)}" if source.error is not None else "begins"
     return "" if source.is_checked else "waits until the brokers of both sides are known"

@@ -24,9 +24,9 @@ from fastlog.errors import (
 from fastlog.mirror.committing import Committer
 from fastlog.mirror.config import MirrorConfig, SourceConfig
 from fastlog.mirror.damage import behind_damage
-from fastlog.mirror.lane import Lane, Stored
-from fastlog.mirror.pieces import Forwarded, Observer, Piece, TargetPartition
-from fastlog.mirror.target import Pipes, Target
+from fastlog.mirror.lane import MessageLane, StoredRanges
+from fastlog.mirror.pieces import Forwarded, MirrorPiece, Observer, TargetPartition
+from fastlog.mirror.target import MirrorTarget, Pipes
 from fastlog.mirror.totals import Counts, Totals
 from fastlog.zkpaths import PartitionId
 
@@ -42,14 +42,14 @@ class Way(NamedTuple):
     numbers: dict[PartitionId, int]
 
 
-class Source:
+class MessageSource:
     """Reads a cluster from ``start`` to ``stop``; ``look`` is to be called from time to time by one thread."""
 
     def __init__(
         self,
         config: SourceConfig,
         mirror: MirrorConfig,
-        target: Target,
+        target: MirrorTarget,
         pipes: Pipes,
         observer: Observer | None,
         wake: Callable[[], None],
@@ -69,12 +69,12 @@ class Source:
         self._observer = observer
         self._wake = wake
         self._streams: list[Stream] = []
-        self._lanes: dict[TopicPartition, Lane] = {}
+        self._lanes: dict[TopicPartition, MessageLane] = {}
         self._lanes_lock = threading.Lock()
         self._counts: dict[str, Counts] = {}
         self._counts_lock = threading.Lock()
         self._repeated = self._doubtful = 0  # by lanes that are no more
-        self._stored: dict[TopicPartition, Stored] = {}
+        self._stored: dict[TopicPartition, StoredRanges] = {}
         self._damage_due: float | None = None
         self._known: dict[str, set[PartitionId]] = {}
         self._over = threading.Event()
@@ -187,7 +187,7 @@ class Source:
         lane = self._lanes.get(place.source)
         if lane is None:
             with self._lanes_lock:
-                lane = self._lanes[place.source] = Lane(
+                lane = self._lanes[place.source] = MessageLane(
                     place.source, self._mirror.uncommitted_bytes, self._done, self._stored, skips=self._skips
                 )
             self._wake()
@@ -206,7 +206,7 @@ class Source:
 
     # -- the pipes' threads --------------------------------------------------------------------------------------------
 
-    def _done(self, lane: Lane, piece: Piece, error: FastlogError | None) -> None:
+    def _done(self, lane: MessageLane, piece: MirrorPiece, error: FastlogError | None) -> None:
         self._tell(
             Forwarded(
                 self.name,
@@ -295,13 +295,13 @@ class Source:
             return None
         return Way(places, {partition: index for index, partition in enumerate(sorted(self._known.get(topic, ())))})
 
-    def _place(self, lane: Lane, way: Way | None) -> None:
+    def _place(self, lane: MessageLane, way: Way | None) -> None:
         index = way.numbers.get(lane.source.partition) if way is not None else None
         if way is not None and index is not None:
             place = place_of(index, way.places)
             lane.assign(self._pipes.get(place.broker, index), place)
 
-    def _resume(self, consumer: Consumer, lane: Lane, offset: int) -> None:
+    def _resume(self, consumer: Consumer, lane: MessageLane, offset: int) -> None:
         try:
             consumer.seek(lane.source, offset)
         except FastlogError as error:  # it belongs to another member now, or the consumer is over
@@ -332,7 +332,7 @@ class Source:
             nothing = memoryview(b"")
             self._tell(Forwarded(self.name, source, state.position, end, nothing, 1, lane.target, -1, state.error))
 
-    def _forget(self, lane: Lane) -> None:
+    def _forget(self, lane: MessageLane) -> None:
         if not lane.is_under_way:
             with self._lanes_lock:
                 if self._lanes.get(lane.source) is lane:

@@ -28,7 +28,7 @@ _MOST_PAUSE = 1.0
 _UNUSED_SECONDS = 30.0
 
 
-class Target(Protocol):
+class MirrorTarget(Protocol):
     """The target as a mirror sees it; for the mirror's thread alone."""
 
     def partitions(self, topic: str) -> list[TargetPartition] | None:
@@ -95,7 +95,7 @@ class ListedTarget:
         self._asking = Asking(on_change)
 
     def partitions(self, topic: str) -> list[TargetPartition] | None:
-        """As ``Target``; a plain 0.7 broker tells nothing, and is sure to have partition 0."""
+        """As ``MirrorTarget``; a plain 0.7 broker tells nothing, and is sure to have partition 0."""
         found, is_whole = [], True
         for broker, directory in self._directories.items():
             key = (broker, topic)
@@ -112,15 +112,15 @@ class ListedTarget:
         return sorted(found) if found and is_whole else None
 
     def addresses(self) -> Mapping[int, Address]:
-        """As ``Target``."""
+        """As ``MirrorTarget``."""
         return {broker: directory.broker.address for broker, directory in self._directories.items()}
 
     def directory(self, broker: int) -> Directory:
-        """As ``Target``."""
+        """As ``MirrorTarget``."""
         return self._directories[broker]
 
     def stop(self) -> None:
-        """As ``Target``."""
+        """As ``MirrorTarget``."""
         self._asking.is_stopping = True
 
 
@@ -143,7 +143,7 @@ class FoundTarget:
         self._discovery.start()
 
     def partitions(self, topic: str) -> list[TargetPartition] | None:
-        """As ``Target``. A topic that is new to it is made on every broker that can be asked to."""
+        """As ``MirrorTarget``. A topic that is new to it is made on every broker that can be asked to."""
         self._discovery.follow(topic)
         view = self._discovery.view
         counts = view.partitions.get(topic)
@@ -160,15 +160,15 @@ class FoundTarget:
         return sorted(TargetPartition(broker, number) for broker, count in seen.items() for number in range(count))
 
     def addresses(self) -> Mapping[int, Address]:
-        """As ``Target``."""
+        """As ``MirrorTarget``."""
         return self._discovery.view.addresses
 
     def directory(self, broker: int) -> Directory:
-        """As ``Target``."""
+        """As ``MirrorTarget``."""
         return self._directories[broker]
 
     def stop(self) -> None:
-        """As ``Target``."""
+        """As ``MirrorTarget``."""
         self._asking.is_stopping = True
         self._discovery.stop()
 
@@ -198,7 +198,7 @@ class FoundTarget:
         return seconds > self._patience
 
 
-def make_target(config: MirrorConfig, on_change: Callable[[], None]) -> Target:
+def make_target(config: MirrorConfig, on_change: Callable[[], None]) -> MirrorTarget:
     """The target of a mirror; ``on_change`` is called, in any thread, when it has something new to tell."""
     return (ListedTarget if config.target.producer.broker_list is not None else FoundTarget)(config, on_change)
 
@@ -206,7 +206,7 @@ def make_target(config: MirrorConfig, on_change: Callable[[], None]) -> Target:
 class Pipes:
     """The connections to the target: so many to each broker, shared by lanes."""
 
-    def __init__(self, config: MirrorConfig, target: Target, on_change: Callable[[], None]) -> None:
+    def __init__(self, config: MirrorConfig, target: MirrorTarget, on_change: Callable[[], None]) -> None:
         self._config = config
         self._target = target
         self._on_change = on_change

@@ -1,7 +1,7 @@
 """A topic, or the files of one, as Arrow: what ``fastlog.scan`` gives.
 
-Where messages come from and what columns they have is behind ``Source`` (``parts.py``): ``broker.py`` and ``files.py``
-are those of Kafka 0.7's topics, ``broker_records.py`` and ``record_files.py`` those of record batches.
+Where messages come from and what columns they have is behind ``ScanSource`` (``parts.py``): ``broker.py`` and
+``files.py`` are those of Kafka 0.7's topics, ``broker_records.py`` and ``record_files.py`` those of record batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastlog.consumer.fetched import pyarrow_library
 from fastlog.errors import ArgumentError, UnsupportedFeatureError
 from fastlog.scanning.bars import no_bar, progress_bar
 from fastlog.scanning.columns import checked_columns
-from fastlog.scanning.parts import MAX_OFFSET, Bounds, Offsets, Part, Source
+from fastlog.scanning.parts import MAX_OFFSET, Bounds, Offsets, Part, ScanSource
 from fastlog.scanning.picking import Picker
 from fastlog.scanning.rows import Rows, as_pandas, as_polars, html_table
 from fastlog.scanning.sources import folder_source, topic_source
@@ -86,7 +86,7 @@ class Scan:
     It holds no connection and no file; each reader has its own. For any thread; a reader is for one at a time.
     """
 
-    def __init__(self, source: Source, parts: Sequence[Part], columns: Sequence[str]) -> None:
+    def __init__(self, source: ScanSource, parts: Sequence[Part], columns: Sequence[str]) -> None:
         self._source = source
         self._columns = tuple(columns)
         self._topics = sorted({part.topic for part in parts})

@@ -21,11 +21,11 @@ class _OfOneKind:
         return "records" if self.of_records else "bytes"
 
     def columns(self) -> Sequence[str]:
-        """See ``Source``: the same for all topics of a kind."""
+        """See ``ScanSource``: the same for all topics of a kind."""
         return RECORD_COLUMNS if self.of_records else MESSAGE_COLUMNS
 
     def schema(self, columns: Sequence[str], topics: Sequence[str]) -> Any:
-        """See ``Source``: the same for all topics of a kind."""
+        """See ``ScanSource``: the same for all topics of a kind."""
         return schema(columns, of_records=self.of_records)
 
 

@@ -41,7 +41,7 @@ class BrokerTopic(TopicSource):
     def batches(
         self, parts: Sequence[Part], columns: Sequence[str], topics: Sequence[str], *, window_bytes: int | None = None
     ) -> Generator[tuple[int, Any]]:
-        """See ``Source``: read by fetches of a few MiB over one connection."""
+        """See ``ScanSource``: read by fetches of a few MiB over one connection."""
         with self._connected(window_bytes) as consumer:
             for part in parts:
                 yield from arrow_of(self._arrays(consumer, part), part, self.schema(columns, topics), topics)

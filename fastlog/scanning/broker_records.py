@@ -67,7 +67,7 @@ class BrokerRecords(TopicSource):
     def batches(
         self, parts: Sequence[Part], columns: Sequence[str], topics: Sequence[str], *, window_bytes: int | None = None
     ) -> Generator[tuple[int, Any]]:
-        """See ``Source``: read by fetches of a few MiB, with one fetch ahead."""
+        """See ``ScanSource``: read by fetches of a few MiB, with one fetch ahead."""
         wanted = self.schema(columns, topics)
         leaders = self._leaders()  # who may be others than when the parts were made
         with ExitStack() as opened:

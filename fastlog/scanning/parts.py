@@ -41,7 +41,7 @@ class Bounds:
         return part._replace(start=start, end=end) if start < end else None
 
 
-class Source(Protocol):
+class ScanSource(Protocol):
     """Where a scan reads. One for each kind of topic and way to it; what its batches look like is its own to say."""
 
     @property

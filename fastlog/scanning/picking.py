@@ -11,7 +11,7 @@ import numpy as np
 
 from fastlog.consumer.fetched import pyarrow_library
 from fastlog.scanning.bars import Advance, Bar
-from fastlog.scanning.parts import Part, Source
+from fastlog.scanning.parts import Part, ScanSource
 
 _LEAST_TAIL_BYTES = 64 * 1024
 _GUESSED_BYTES = 256
@@ -25,7 +25,7 @@ _ROUNDS = 4
 class Picker:
     """Reads parts of a source, with these columns, and shows how far it is."""
 
-    def __init__(self, source: Source, parts: Sequence[Part], columns: Sequence[str], bar: Bar) -> None:
+    def __init__(self, source: ScanSource, parts: Sequence[Part], columns: Sequence[str], bar: Bar) -> None:
         self._source = source
         self._parts = parts
         self._columns = tuple(columns)

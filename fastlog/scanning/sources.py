@@ -11,12 +11,12 @@ from fastlog.errors import ArgumentError, WrongPartitionError
 from fastlog.scanning.broker import BrokerTopic
 from fastlog.scanning.broker_records import BrokerRecords
 from fastlog.scanning.files import SegmentFolders
-from fastlog.scanning.parts import Source
+from fastlog.scanning.parts import ScanSource
 from fastlog.scanning.record_files import SUFFIX, RecordFolders
 from fastlog.segment_files import SEGMENT_SUFFIX, list_segments, split_directory_name
 
 
-def topic_source(topic: str, broker: str, *, fetch_bytes: int, timeout: float) -> Source:
+def topic_source(topic: str, broker: str, *, fetch_bytes: int, timeout: float) -> ScanSource:
     """The topic of a broker; one of Kafka 0.7 may not exist as yet.
 
     Raises:
@@ -39,7 +39,7 @@ def topic_source(topic: str, broker: str, *, fetch_bytes: int, timeout: float) -
     return BrokerTopic(topic, broker, fetch_bytes=fetch_bytes, timeout=timeout)
 
 
-def folder_source(path: str | os.PathLike[str], *, window_bytes: int) -> Source:
+def folder_source(path: str | os.PathLike[str], *, window_bytes: int) -> ScanSource:
     """The directories of partitions that a path or a pattern names.
 
     Raises:

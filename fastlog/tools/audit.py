@@ -15,7 +15,7 @@ from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandErro
 from fastlog.tools.topics import show
 
 if TYPE_CHECKING:
-    from fastlog.audit.cluster import Cluster
+    from fastlog.audit.cluster import AuditedCluster
     from fastlog.audit.compare import Row
 
 _BROKERS = "brokers"
@@ -106,11 +106,11 @@ def audit_command(
     some are there that no report speaks of (yet); pending, some may still be on their way to a stage behind the
     brokers. Exit code 1 when something is missing. Times are UTC, by the producers' clocks.
     """
-    from fastlog.audit.cluster import Cluster
+    from fastlog.audit.cluster import AuditedCluster
 
     if zookeeper is not None and ctx.get_parameter_source("brokers") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--zookeeper contradicts --brokers")
-    main = Cluster(brokers=brokers if zookeeper is None else None, zookeeper=zookeeper, timeout=connect_timeout)
+    main = AuditedCluster(brokers=brokers if zookeeper is None else None, zookeeper=zookeeper, timeout=connect_timeout)
     others = dict(_named(item, connect_timeout) for item in stages)
     if len(others) < len(stages):
         raise click.UsageError("two stages have the same name")
@@ -131,7 +131,7 @@ def audit_command(
 
 
 def _audited(
-    main: Cluster, others: dict[str, Cluster], audit_topic: str, topics: Sequence[str], grace_ms: int
+    main: AuditedCluster, others: dict[str, AuditedCluster], audit_topic: str, topics: Sequence[str], grace_ms: int
 ) -> list[Row]:
     from fastlog.audit.compare import aged, common_window, compare, reports_lost, stages_seen
 
@@ -173,15 +173,15 @@ def _audited(
     return [row for stage in counted for row in compare(reports, stage, window_ms, grace_ms)]
 
 
-def _named(text: str, timeout: float) -> tuple[str, Cluster]:
-    from fastlog.audit.cluster import Cluster
+def _named(text: str, timeout: float) -> tuple[str, AuditedCluster]:
+    from fastlog.audit.cluster import AuditedCluster
 
     name, equals, where = text.partition("=")
     if not name or not equals or not where or name == _BROKERS:
         raise click.BadParameter(f"{text!r} is not NAME=HOST:PORT, or the name is {_BROKERS!r}", param_hint="--stage")
     if where.startswith("zk:"):
-        return name, Cluster(zookeeper=where.removeprefix("zk:"), timeout=timeout)
-    return name, Cluster(brokers=where, timeout=timeout)
+        return name, AuditedCluster(zookeeper=where.removeprefix("zk:"), timeout=timeout)
+    return name, AuditedCluster(brokers=where, timeout=timeout)
 
 
 def _line(row: Row) -> dict[str, Any]:

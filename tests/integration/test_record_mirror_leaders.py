@@ -18,7 +18,7 @@ from fastlog import testing
 from fastlog.client.addresses import Address
 from fastlog.client.record_topics import ClusterView
 from fastlog.mirror import MirrorConfig, MirrorSettings, SourceConfig, TargetConfig
-from fastlog.mirror.records.cluster import Cluster
+from fastlog.mirror.records.cluster import RecordCluster
 from fastlog.testing import RunningBroker
 from tests.integration.test_record_mirror import (
     SESSION,
@@ -57,9 +57,9 @@ def addresses(brokers: Pair) -> list[Address]:
 @pytest.fixture
 def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pair, Pair]]:
     """Source and target, whose Metadata says that the first broker leads the even partitions, the second the odd."""
-    look = Cluster.look
+    look = RecordCluster.look
 
-    def led(self: Cluster, topics: Iterable[str] | None) -> ClusterView:
+    def led(self: RecordCluster, topics: Iterable[str] | None) -> ClusterView:
         found = look(self, topics)
         brokers = next(one for one in map(addresses, (source, target)) if set(one) & set(found.brokers.values()))
         self.view = found._replace(
@@ -74,7 +74,7 @@ def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pai
     for name in ("source", "target"):
         (tmp_path / name).mkdir()
     with pair(tmp_path / "source") as source, pair(tmp_path / "target") as target:
-        monkeypatch.setattr(Cluster, "look", led)
+        monkeypatch.setattr(RecordCluster, "look", led)
         yield source, target
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastlog._segment import pack
-from fastlog.audit.cluster import Cluster, Place
+from fastlog.audit.cluster import AuditedCluster, PartitionRange
 from fastlog.client.addresses import Address
 from fastlog.coordination import zookeeper
 from fastlog.errors import AuditError, BrokerError, ConfigError, TransportError, WrongPartitionError
@@ -35,11 +35,11 @@ def brokers() -> Iterator[Callable[..., FakeBroker]]:
         yield lambda **options: stack.enter_context(FakeBroker(**options))
 
 
-def cluster_of(*found: FakeBroker) -> Cluster:
-    return Cluster(brokers=",".join(f"127.0.0.1:{broker.port}" for broker in found), timeout=10.0)
+def cluster_of(*found: FakeBroker) -> AuditedCluster:
+    return AuditedCluster(brokers=",".join(f"127.0.0.1:{broker.port}" for broker in found), timeout=10.0)
 
 
-def places(cluster: Cluster, topic: str = "t") -> list[tuple[int, int, int, int]]:
+def places(cluster: AuditedCluster, topic: str = "t") -> list[tuple[int, int, int, int]]:
     return [(place.address.port, *place[1:]) for place in cluster.places(topic)]
 
 
@@ -75,7 +75,7 @@ def test_every_partition_of_every_broker(brokers: Callable[..., FakeBroker]) -> 
     two.logs["t", 0] = b""
     cluster = cluster_of(one, two)
     assert places(cluster) == [(one.port, 0, 0, SIZE), (one.port, 1, 0, 2 * SIZE), (two.port, 0, 0, 0)]
-    assert next(iter(cluster.places("u"))) == Place(Address("127.0.0.1", one.port), 0, 0, SIZE)
+    assert next(iter(cluster.places("u"))) == PartitionRange(Address("127.0.0.1", one.port), 0, 0, SIZE)
     assert cluster.places("v") == []
 
 
@@ -101,14 +101,14 @@ def test_a_broker_that_is_named_twice(brokers: Callable[..., FakeBroker]) -> Non
     """By two addresses: its messages would all be duplicates. Two brokers of the same id are two."""
     one, two = brokers(), brokers()
     with pytest.raises(ConfigError, match="the same broker"):
-        Cluster(brokers=f"127.0.0.1:{one.port},localhost:{one.port}", timeout=10.0).places("t")
+        AuditedCluster(brokers=f"127.0.0.1:{one.port},localhost:{one.port}", timeout=10.0).places("t")
     cluster_of(one, two).places("t")
 
 
 @pytest.mark.parametrize("given", [{}, {"brokers": "a:1", "zookeeper": "b:2"}])
 def test_a_cluster_is_one_thing(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
-        Cluster(**given)
+        AuditedCluster(**given)
 
 
 def test_brokers_that_do_not_tell_and_that_are_away(brokers: Callable[..., FakeBroker]) -> None:
@@ -308,7 +308,7 @@ def test_brokers_come_in_the_order_of_their_ids(tree: FakeZooKeeper, brokers: Ca
     session = tree.open()
     show(session, 9, own.port, t=2)
     show(session, 3, plain.port, t=3)
-    cluster = Cluster(zookeeper="zk:1", timeout=10.0)
+    cluster = AuditedCluster(zookeeper="zk:1", timeout=10.0)
     assert places(cluster) == [
         (plain.port, 0, 0, SIZE), (plain.port, 1, 0, 0), (plain.port, 2, 0, 2 * SIZE), (own.port, 1, 0, SIZE),
     ]  # fmt: skip
@@ -319,7 +319,7 @@ def test_brokers_come_in_the_order_of_their_ids(tree: FakeZooKeeper, brokers: Ca
 
 
 def test_no_broker_and_nodes_without_sense(tree: FakeZooKeeper) -> None:
-    cluster = Cluster(zookeeper="zk:1", timeout=10.0)
+    cluster = AuditedCluster(zookeeper="zk:1", timeout=10.0)
     with pytest.raises(ConfigError, match="no broker is registered at zk:1"):
         cluster.places("t")
     tree.write("/brokers/ids/0", b"nonsense")

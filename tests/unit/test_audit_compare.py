@@ -11,7 +11,7 @@ import pytest
 
 from fastlog._segment import pack
 from fastlog.audit._tally import Tally
-from fastlog.audit.compare import Report, Row, Stage, aged, common_window, compare, reports_lost, stages_seen
+from fastlog.audit.compare import AuditReport, Row, Stage, aged, common_window, compare, reports_lost, stages_seen
 from fastlog.audit.events import PAGE_BYTES, SeenDuplicates, SeenEvent, SeenPage, SentEvent, decode
 from fastlog.errors import AuditError
 from tests.unit.test_tally import payload
@@ -48,7 +48,7 @@ def stage_of(numbers: Iterable[int], *, producer: int = 1, time_ms: int = 0, **f
 
 
 def rows(events: list[SentEvent], stage: Stage, grace_ms: int = AGE_MS, age_ms: int = 0) -> list[Row]:
-    return compare([Report(item, age_ms) for item in events], stage, WINDOW_MS, grace_ms)
+    return compare([AuditReport(item, age_ms) for item in events], stage, WINDOW_MS, grace_ms)
 
 
 def only(events: list[SentEvent], stage: Stage, **options: Any) -> Row:

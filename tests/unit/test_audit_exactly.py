@@ -13,7 +13,7 @@ import pytest
 
 from fastlog._segment import pack
 from fastlog.audit._tally import Tally
-from fastlog.audit.compare import Report, Row, Stage, compare, stages_seen
+from fastlog.audit.compare import AuditReport, Row, Stage, compare, stages_seen
 from fastlog.audit.events import SeenDuplicates, SeenEvent, SeenPage, SentEvent, decode
 from fastlog.envelope import Envelope, wrap
 from fastlog.errors import AuditError
@@ -110,7 +110,7 @@ def test_windows_of_two_lengths_are_put_together() -> None:
     tally.count_entries(pack(payloads), len(payloads))
     events = [event(number, number, window=number * 60_000, seq=number) for number in range(4)]
     events.append(event(0, 0, producer=2, window_ms=120_000))
-    found = compare([Report(item, 0) for item in events], Stage("brokers", "t", tally), 120_000, 0)
+    found = compare([AuditReport(item, 0) for item in events], Stage("brokers", "t", tally), 120_000, 0)
     assert [(row.window_start, row.window_ms, row.sent, row.received, row.state) for row in found] == [
         (0, 120_000, 3, 3, "ok"), (120_000, 120_000, 2, 2, "ok"),
     ]  # fmt: skip

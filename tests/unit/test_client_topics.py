@@ -10,7 +10,7 @@ from fastlog.client.addresses import Address
 from fastlog.client.connection import Connection
 from fastlog.client.topics import create_topic
 from fastlog.consumer.config import ConsumerConfig
-from fastlog.consumer.links import Link
+from fastlog.consumer.links import BrokerLink
 from fastlog.errors import NotAuthorizedError
 from fastlog.wire import requests, responses
 from tests.harness.consumers import consumer_of, with_log
@@ -59,7 +59,7 @@ def test_a_topic_that_is_not_described_is_not_taken_for_an_empty_one() -> None:
             with pytest.raises(NotAuthorizedError, match="topic t, "):
                 consumer.partition_count("t")
             assert list(consumer.messages("u", 0, 0)) == []
-        link = Link(Address("127.0.0.1", fake.port), ConsumerConfig(group_id="g", zk_connect="127.0.0.1:1"))
+        link = BrokerLink(Address("127.0.0.1", fake.port), ConsumerConfig(group_id="g", zk_connect="127.0.0.1:1"))
         with pytest.raises(NotAuthorizedError, match="topic t, "):
             link.log_of("t", 0, 0.0)
         assert link.log_of("u", 0, 0.0) == 0

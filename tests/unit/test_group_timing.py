@@ -22,7 +22,7 @@ from fastlog.consumer.member_session import GroupWork
 from fastlog.consumer.membership import Membership
 from fastlog.consumer.ownership import Ownership
 from fastlog.consumer.partitions import Lease
-from fastlog.consumer.status import CommitRequest, GroupState, Inbox
+from fastlog.consumer.status import CommitRequest, GroupState, WorkerInbox
 from fastlog.coordination.session import NodeExistsError
 from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError
@@ -381,7 +381,7 @@ def test_the_worker_is_woken_when_it_can_see_what_for() -> None:
 
 
 def test_a_note_wakes_the_worker_once_and_is_never_lost() -> None:
-    inbox = Inbox()
+    inbox = WorkerInbox()
     for _ in range(5):
         inbox.wake()
     inbox.wait(30.0)
@@ -401,12 +401,12 @@ def test_a_note_wakes_the_worker_once_and_is_never_lost() -> None:
 @pytest.mark.parametrize("line", range(1, 5))
 def test_a_worker_that_looks_between_two_lines_of_a_note_is_woken_by_the_next(line: int) -> None:
     """It takes what is there, and forgets that it was woken, at any moment."""
-    inbox = Inbox()
+    inbox = WorkerInbox()
     left = line
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal left
-        if frame.f_code is not Inbox.wake.__code__:
+        if frame.f_code is not WorkerInbox.wake.__code__:
             return None
         left -= 1
         if left == 0:
@@ -428,7 +428,7 @@ def test_a_worker_that_looks_between_two_lines_of_a_note_is_woken_by_the_next(li
 
 def test_commits_that_nobody_waits_for_are_asked_once_at_a_time() -> None:
     """Others are not: who waits, or names offsets, gets an answer of its own."""
-    inbox = Inbox()
+    inbox = WorkerInbox()
     inbox.ask(None, False)
     inbox.ask(None, False)
     assert len(inbox.commits) == 1

@@ -17,7 +17,7 @@ from fastlog.client.records import EARLIEST
 from fastlog.errors import TransportError
 from fastlog.mirror.records.batches import numbered
 from fastlog.mirror.records.finding import StandstillError, find
-from fastlog.mirror.records.lane import Lane, Sent
+from fastlog.mirror.records.lane import RecordLane, Sent
 from fastlog.mirror.records.position import Position, PositionError
 from fastlog.record_batches import BatchHeader, Record
 from tests.unit.test_mirror_batches import batch, compacted
@@ -252,7 +252,7 @@ class Model:
     def live(self, most_bytes: int) -> bool:
         """One life of a mirror; whether it came to the end."""
         chance = self.random.random
-        lane = Lane(PLACE, rules(most_bytes=most_bytes))
+        lane = RecordLane(PLACE, rules(most_bytes=most_bytes))
         for _ in range(200):
             if lane.position is None:
                 lane.begin(*found(self.source, self.target, self.group))
@@ -276,7 +276,7 @@ class Model:
                 lane.kept(known)
         return False
 
-    def send(self, lane: Lane) -> bool:
+    def send(self, lane: RecordLane) -> bool:
         """Send what is planned; False: it was killed meanwhile."""
         while lane.has_plan:
             sent: list[Sent] = []

@@ -19,8 +19,8 @@ from fastlog.consumer.stream import Run
 from fastlog.errors import FastlogError, MessageTooLargeError, TransportError
 from fastlog.mirror import lane as lane_module
 from fastlog.mirror.config import TargetConfig
-from fastlog.mirror.lane import Lane, Stored
-from fastlog.mirror.pieces import Piece, TargetPartition
+from fastlog.mirror.lane import MessageLane, StoredRanges
+from fastlog.mirror.pieces import MirrorPiece, TargetPartition
 from fastlog.mirror.pipe import Pipe
 from fastlog.mirror.source import place_of
 from fastlog.producer.brokers import BrokerAddress, Directory
@@ -50,11 +50,11 @@ class Way:
         target = TargetConfig.from_properties({"broker.list": f"0:127.0.0.1:{broker.port}", **names})
         address = BrokerAddress(0, Address("127.0.0.1", broker.port))
         self.pipe = Pipe(Directory(address, 5.0), target, lambda: None)
-        self.lane = Lane(SOURCE, bound, self._done, {}, skips=skips)
+        self.lane = MessageLane(SOURCE, bound, self._done, {}, skips=skips)
         assert self.lane.assign(self.pipe, TargetPartition(0, 0))
         self.place = Place(SOURCE, START, by_hand=True)
 
-    def _done(self, lane: Lane, piece: Piece, error: FastlogError | None) -> None:
+    def _done(self, lane: MessageLane, piece: MirrorPiece, error: FastlogError | None) -> None:
         self.told.append((piece.offset, piece.entries, error))
         if self.is_kept:
             piece.place.done(piece.next_offset)
@@ -233,10 +233,10 @@ def test_what_was_refused_while_what_is_behind_it_was_stored_does_not_come_twice
 
 
 def test_what_is_refused_again_and_again_takes_no_more_memory() -> None:
-    stored, target = Stored(), TargetPartition(0, 0)
+    stored, target = StoredRanges(), TargetPartition(0, 0)
     place = Place(SOURCE, START, by_hand=True)
     for _ in range(3):
-        stored.refused(Piece(place, "t", START, memoryview(SET), 20, target, lambda piece, error: None))
+        stored.refused(MirrorPiece(place, "t", START, memoryview(SET), 20, target, lambda piece, error: None))
     assert stored._holes == [(START, START + len(SET))]
 
 
@@ -337,7 +337,7 @@ def test_it_goes_on_only_where_what_was_acknowledged_counts() -> None:
         assert found.resume() == START + 7 * ENTRY
 
 
-REASONS: dict[str, Callable[[Lane], object]] = {
+REASONS: dict[str, Callable[[MessageLane], object]] = {
     "it has not failed": lambda lane: setattr(lane, "_is_failed", False),
     "something is under way": lambda lane: setattr(lane, "_sent", deque([None])),
     "nothing was taken": lambda lane: setattr(lane, "place", None),
@@ -353,7 +353,7 @@ REASONS: dict[str, Callable[[Lane], object]] = {
 def test_each_reason_alone_keeps_a_lane_from_going_on(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on the moment its pause is over, when there is none of them."""
     monkeypatch.setattr(lane_module, "time", SimpleNamespace(monotonic=lambda: 50.0))
-    lane = Lane(SOURCE, 10**9, lambda *_: None, {}, skips=False)
+    lane = MessageLane(SOURCE, 10**9, lambda *_: None, {}, skips=False)
     lane._is_failed, lane._settled_to, lane._retry_at = True, START, 50.0
     lane.place = Place(SOURCE, START, by_hand=True)
     lane.pipe = cast(Pipe, SimpleNamespace(is_connected=True))
@@ -364,7 +364,7 @@ def test_each_reason_alone_keeps_a_lane_from_going_on(reason: str, monkeypatch: 
 
 def test_each_failure_in_a_row_doubles_the_pause_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_module, "time", SimpleNamespace(monotonic=lambda: 50.0))
-    lane = Lane(SOURCE, 10**9, lambda *_: None, {}, skips=False)
+    lane = MessageLane(SOURCE, 10**9, lambda *_: None, {}, skips=False)
     least, most = lane_module._LEAST_PAUSE, lane_module._MOST_PAUSE
     pauses = []
     for failures in (0, 1, 2, 20, 2000):
@@ -387,7 +387,7 @@ def test_it_goes_no_further_ahead_of_what_is_committed_than_it_may() -> None:
 def test_a_commit_is_wanted_for_what_was_acknowledged_alone() -> None:
     """However much was sent: before any of it counts a commit would save the same again."""
     bound = 400
-    lane = Lane(SOURCE, bound, lambda *_: None, {}, skips=False)
+    lane = MessageLane(SOURCE, bound, lambda *_: None, {}, skips=False)
     lane.place = Place(SOURCE, START, by_hand=True)
     lane.committed, lane._sent_to = START, START + bound
     found = []

@@ -18,7 +18,7 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import BrokerError, ClosedError, FastlogError, ProtocolError, StorageError, TransportError
 from fastlog.mirror import pipe as pipe_module
 from fastlog.mirror.config import TargetConfig
-from fastlog.mirror.pieces import Piece, TargetPartition
+from fastlog.mirror.pieces import MirrorPiece, TargetPartition
 from fastlog.mirror.pipe import Pipe
 from fastlog.producer.brokers import BrokerAddress, Directory
 from fastlog.wire import requests as rq
@@ -40,15 +40,15 @@ class Giver:
         given = {"broker.list": f"0:127.0.0.1:{broker.port}", **names}
         directory = Directory(BrokerAddress(0, Address("127.0.0.1", broker.port)), 5.0)
         self.changes = 0
-        self.settled: list[tuple[Piece, FastlogError | None]] = []
+        self.settled: list[tuple[MirrorPiece, FastlogError | None]] = []
         self.pipe = Pipe(directory, TargetConfig.from_properties(given), self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
 
-    def give(self, data: bytes = DATA, topic: str = "t", partition: int = 0) -> Piece:
+    def give(self, data: bytes = DATA, topic: str = "t", partition: int = 0) -> MirrorPiece:
         place = Place(TopicPartition("s", PartitionId(0, 0)), 0, by_hand=True)
-        piece = Piece(
+        piece = MirrorPiece(
             place,
             topic,
             0,
@@ -60,7 +60,7 @@ class Giver:
         self.pipe.submit(piece)
         return piece
 
-    def _settle(self, piece: Piece, error: FastlogError | None) -> None:
+    def _settle(self, piece: MirrorPiece, error: FastlogError | None) -> None:
         self.settled.append((piece, error))
 
     def wait_settled(self, count: int) -> list[FastlogError | None]:

@@ -12,7 +12,7 @@ from fastlog.errors import InvalidMessageError, TransportError
 from fastlog.mirror.records import lane as module
 from fastlog.mirror.records.batches import numbered
 from fastlog.mirror.records.finding import Rules, StandstillError
-from fastlog.mirror.records.lane import Lane, Sent
+from fastlog.mirror.records.lane import RecordLane, Sent
 from fastlog.mirror.records.position import MOST_SEAMS, Position
 from fastlog.record_batches import Record
 from tests.unit.test_mirror_batches import batch, compacted, records, resummed
@@ -56,18 +56,18 @@ def position(count: int = 0, target_offset: int = 0, seams: tuple[tuple[int, int
     )  # fmt: skip
 
 
-def begun(**changes: object) -> Lane:
-    made = Lane(("t", 1), rules(**changes))
+def begun(**changes: object) -> RecordLane:
+    made = RecordLane(("t", 1), rules(**changes))
     assert made.is_due(0.0)
     made.begin(position(), 0)
     return made
 
 
-def take(lane: Lane, data: bytes, aborted: tuple[tuple[int, int], ...] = ()) -> None:
+def take(lane: RecordLane, data: bytes, aborted: tuple[tuple[int, int], ...] = ()) -> None:
     lane.take(memoryview(data), aborted)
 
 
-def keep(lane: Lane) -> Position:
+def keep(lane: RecordLane) -> Position:
     """Write down what is planned, as a worker does."""
     assert lane.position is not None
     made = lane.position_to_send
@@ -75,7 +75,7 @@ def keep(lane: Lane) -> Position:
     return made
 
 
-def all_sent(lane: Lane) -> list[Sent]:
+def all_sent(lane: RecordLane) -> list[Sent]:
     found = []
     while lane.may_send:
         found.append(lane.next_to_send())
@@ -155,7 +155,7 @@ def test_each_gap_inside_a_batch_is_written_down(clock: Clock) -> None:
 
 def test_what_another_mirror_has_written_down_of_what_is_to_come_stays(clock: Clock) -> None:
     """A batch of its may come before the first one from here, and end where none of these does."""
-    lane = Lane(("t", 1), rules())
+    lane = RecordLane(("t", 1), rules())
     seams = ((0, 0), (3, 5), (6, 20), (9, 40))
     lane.begin(position(seams=seams), 0)
     take(lane, batch(0, 3) + batch(5, 1))
@@ -183,7 +183,7 @@ def test_what_lies_between_is_passed_over_without_a_word(clock: Clock) -> None:
 
 
 def test_lag_is_what_is_not_acknowledged(clock: Clock) -> None:
-    lane = Lane(("t", 1), rules())
+    lane = RecordLane(("t", 1), rules())
     assert lane.lag is None
     lane.begin(position(3, 3), 3)
     assert lane.lag is None

@@ -10,7 +10,7 @@ import pytest
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import StorageError, TransportError
 from fastlog.mirror import report as report_module
-from fastlog.mirror.report import Report
+from fastlog.mirror.report import MirrorReport
 from fastlog.mirror.source import Counts, Totals
 from fastlog.zkpaths import PartitionId
 
@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_rates_are_those_since_the_last_report(clock: Clock) -> None:
     """Of each source by itself; the first one counts from the beginning."""
     one, two = source(), source("two", totals=Totals(10, 1000))
-    report = Report(mirror(one, two))
+    report = MirrorReport(mirror(one, two))
     clock.now += 4
     one.totals = Totals(20, 2000, by_topic={})
     first = list(report.objects())
@@ -59,7 +59,7 @@ def test_rates_are_those_since_the_last_report(clock: Clock) -> None:
 def test_an_object_says_all_of_a_source(clock: Clock) -> None:
     totals = Totals(12, 340, 5, 6, 7, {"u": Counts(2, 40, 1), "t": Counts(10, 300, 4), "v": Counts(1, 2, 3)})
     given = source(totals=totals, lag={T0: 10, T1: 7, U0: None}, waiting={T1: StorageError("disk\n full"), T0: None})
-    report = Report(mirror(given, acknowledged=False))
+    report = MirrorReport(mirror(given, acknowledged=False))
     clock.now += 1
     assert list(report.objects()) == [
         {
@@ -98,7 +98,7 @@ def test_an_object_says_all_of_a_source(clock: Clock) -> None:
     ],
 )
 def test_the_state_of_a_source(clock: Clock, fields: dict[str, Any], state: str) -> None:
-    report = Report(mirror(source(**fields)))
+    report = MirrorReport(mirror(source(**fields)))
     (found,) = report.objects()
     assert found["state"] == state
     (line,) = report.lines()
@@ -107,35 +107,37 @@ def test_the_state_of_a_source(clock: Clock, fields: dict[str, Any], state: str)
 
 def test_a_line_for_people(clock: Clock) -> None:
     totals = Totals(1200, 34_500_000, 3, 1, 2)
-    report = Report(mirror(source(totals=totals, lag={T0: 999, T1: 1, U0: None}), errors=("broker 1 at h:1: away",)))
+    report = MirrorReport(
+        mirror(source(totals=totals, lag={T0: 999, T1: 1, U0: None}), errors=("broker 1 at h:1: away",))
+    )
     clock.now += 100
     assert list(report.lines()) == [
         "one: 1.2 kentries, 34.5 MB; now 12/s, 345.0 kB/s; lag 1.0 kB in 3 partitions, 1 partitions do not tell;"
         " 1 sent twice; up to 2 more stored twice; 3 left out".replace("1.2 kentries", "1200 entries"),
         "target broker 1 at h:1: away",
     ]
-    quiet = Report(mirror(source(), acknowledged=False))
+    quiet = MirrorReport(mirror(source(), acknowledged=False))
     assert list(quiet.lines()) == ["one: sent, not acknowledged: 0 entries, 0B; now 0/s, 0B/s; lag 0B in 0 partitions"]
 
 
 @pytest.mark.parametrize(("count", "more"), [(1, ""), (3, ""), (4, "; 1 more wait"), (9, "; 6 more wait")])
 def test_not_more_than_some_that_wait_are_named(clock: Clock, count: int, more: str) -> None:
     waiting = {TopicPartition("t", PartitionId(0, number)): StorageError(f"e{number}") for number in range(count)}
-    (line,) = Report(mirror(source(waiting=waiting))).lines()
+    (line,) = MirrorReport(mirror(source(waiting=waiting))).lines()
     named = "".join(f"; t/0-{number} waits: e{number}" for number in range(min(count, 3)))
     assert line.endswith(f"partitions{named}{more}")
 
 
 def test_the_summary_is_of_all_that_was_done(clock: Clock) -> None:
     one = source(totals=Totals(10, 5000, 0, 0, 4))
-    report = Report(mirror(one, source("two")))
+    report = MirrorReport(mirror(one, source("two")))
     list(report.objects())
     clock.now += 2
     assert list(report.summary()) == [
         "one: mirrored 10 entries, 5000 bytes in 2.0 s (2.5 kB/s); up to 4 more stored twice",
         "two: mirrored 0 entries, 0 bytes in 2.0 s (0B/s)",
     ]
-    (silent,) = Report(mirror(one, acknowledged=False)).summary()
+    (silent,) = MirrorReport(mirror(one, acknowledged=False)).summary()
     assert silent.startswith("one: sent, not acknowledged: 10 entries, 5000 bytes in 0.0 s")
 
 

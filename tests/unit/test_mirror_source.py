@@ -17,8 +17,8 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ClosedError, ConfigError, CoordinationError, OwnershipLostError, TransportError
 from fastlog.mirror import Forwarded, Mirror
 from fastlog.mirror import source as source_module
-from fastlog.mirror.report import Report
-from fastlog.mirror.source import Source
+from fastlog.mirror.report import MirrorReport
+from fastlog.mirror.source import MessageSource
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.zkpaths import PartitionId
@@ -100,7 +100,7 @@ def test_it_begins_when_zookeeper_is_there(site: Callable[..., Site], monkeypatc
             found.wait_committed(len(SET))
             two = mirror.sources[1]
             wait_until("it is said", lambda: two.error is not None)
-            state = list(Report(mirror).objects(asks=False))[1]["state"]
+            state = list(MirrorReport(mirror).objects(asks=False))[1]["state"]
             assert state.startswith("has not begun: ")
             assert two.lag(1.0) == {}
             opened = len(found.trees["two"].sessions)
@@ -167,7 +167,7 @@ def test_an_end_while_it_joins_leaves_no_member(
 
     monkeypatch.setattr(source_module, "Consumer", Joining)
     config = found.config()
-    source = Source(config.sources[0], config, None, None, None, lambda: None)  # type: ignore[arg-type]
+    source = MessageSource(config.sources[0], config, None, None, None, lambda: None)  # type: ignore[arg-type]
     thread = threading.Thread(target=source._join, daemon=True)
     thread.start()
     thread.join(PATIENCE)
@@ -290,7 +290,7 @@ def test_damage_stops_its_partition_alone(site: Callable[..., Site]) -> None:
         wait_until("it is said", lambda: len(mirror.sources[0].waiting) == 1)
         ((partition, error),) = mirror.sources[0].waiting.items()
         assert (str(partition), "damaged" in str(error)) == ("t/0-0", True)
-        (found_now,) = Report(mirror).objects(asks=False)
+        (found_now,) = MirrorReport(mirror).objects(asks=False)
         assert list(found_now["waiting"]) == ["t/0-0"]
         found.put(MORE, partition=1)
         found.wait_committed(len(SET + MORE), partition=1)
@@ -403,7 +403,7 @@ def test_a_commit_that_leaves_a_lane_waiting_is_asked_for_again(site: Callable[.
         resume_at = staticmethod(lambda: None)
 
     target: Any = SimpleNamespace(partitions=lambda topic: [])
-    source = Source(config.sources[0], config, target, None, None, lambda: None)  # type: ignore[arg-type]
+    source = MessageSource(config.sources[0], config, target, None, None, lambda: None)  # type: ignore[arg-type]
     consumer: Any = SimpleNamespace(commit_offsets=commit, committed=saved, topics={})
     source.consumer, source.is_checked = consumer, True
     source._streams = [SimpleNamespace(partitions={one}, wake=lambda: None)]  # type: ignore[list-item]
@@ -426,7 +426,7 @@ def test_what_was_committed_is_known_to_the_lanes_at_once(site: Callable[..., Si
     """Not only when somebody looks at them; a smaller offset than is known is not believed."""
     config, one, other = site().config(), TopicPartition("t", PartitionId(0, 0)), TopicPartition("t", PartitionId(0, 1))
     target: Any = SimpleNamespace(partitions=lambda topic: [])
-    source = Source(config.sources[0], config, target, None, None, lambda: None)  # type: ignore[arg-type]
+    source = MessageSource(config.sources[0], config, target, None, None, lambda: None)  # type: ignore[arg-type]
     consumer: Any = SimpleNamespace(committed={one: 7, other: 9})
     lane: Any = SimpleNamespace(committed=5)
     source.consumer, source._lanes[one] = consumer, lane
@@ -443,7 +443,7 @@ def test_a_partition_that_another_member_has_is_forgotten_once_nothing_of_it_is_
     """What was counted of it stays counted, once."""
     config, one = site().config(), TopicPartition("t", PartitionId(0, 0))
     target: Any = SimpleNamespace(partitions=lambda topic: [])
-    source = Source(config.sources[0], config, target, None, None, lambda: None)  # type: ignore[arg-type]
+    source = MessageSource(config.sources[0], config, target, None, None, lambda: None)  # type: ignore[arg-type]
     consumer: Any = SimpleNamespace(committed={}, topics={})
     source.consumer, source.is_checked = consumer, True
     lane: Any = SimpleNamespace(source=one, is_under_way=is_under_way, repeated=2, doubtful=3, error=None)
@@ -495,7 +495,7 @@ def test_what_cannot_be_saved_at_the_end_is_said(
         return act
 
     calls: list[Any] = []
-    source = Source(config.sources[0], config, None, None, None, lambda: None)  # type: ignore[arg-type]
+    source = MessageSource(config.sources[0], config, None, None, None, lambda: None)  # type: ignore[arg-type]
     source._committer.keep = step(keep)  # type: ignore[method-assign]
     source.consumer = SimpleNamespace(commit_offsets=step(commit), shutdown=calls.append)  # type: ignore[assignment]
     error = source.stop(1.5)
@@ -506,7 +506,7 @@ def test_what_cannot_be_saved_at_the_end_is_said(
 def test_a_stop_that_waits_does_not_spin(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
     """Something stays under way: it is looked at a hundred times a second at most, and named in the end."""
     looks = itertools.count()
-    monkeypatch.setattr(Source, "is_under_way", property(lambda source: next(looks) >= 0))
+    monkeypatch.setattr(MessageSource, "is_under_way", property(lambda source: next(looks) >= 0))
     mirror = Mirror(site().config())
     (left,) = mirror.stop(0.3)
     assert left == "one: not all was acknowledged"

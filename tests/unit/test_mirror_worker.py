@@ -20,7 +20,7 @@ from fastlog.limited_log import LimitedLog
 from fastlog.mirror.records import worker as module
 from fastlog.mirror.records.cluster import NoLeaderError
 from fastlog.mirror.records.finding import StandstillError
-from fastlog.mirror.records.lane import Lane
+from fastlog.mirror.records.lane import RecordLane
 from fastlog.mirror.records.place import PlaceLostError
 from fastlog.mirror.records.position import PositionError
 from fastlog.mirror.records.worker import IN_FLIGHT, Worker
@@ -176,7 +176,7 @@ class Way:
     def to_target(self) -> Connection:
         return self.target.connection(ONE)
 
-    def lane(self, place: Place = T0) -> Lane:
+    def lane(self, place: Place = T0) -> RecordLane:
         return next(lane for lane in self.worker.lanes if lane.place == place)
 
     def begin(self, *places: Place) -> None:

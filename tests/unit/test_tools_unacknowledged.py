@@ -9,7 +9,7 @@ import pytest
 
 from fastlog.message import encode_set
 from fastlog.mirror import Mirror
-from fastlog.mirror.report import Report
+from fastlog.mirror.report import MirrorReport
 from fastlog.perf import columns
 from fastlog.perf.producing import ProducerOptions, ProducerRun
 from fastlog.tools import topic_places
@@ -110,7 +110,7 @@ def test_a_list_with_a_plain_broker_has_its_limit(plain: FakeBroker, commands: C
 def test_the_report_of_a_mirror(plain: FakeBroker) -> None:
     """In words and as an object; also once the connection is no more."""
     mirror = Mirror(config({"broker.list": f"0:{plain.address}"}))
-    report = Report(mirror)
+    report = MirrorReport(mirror)
     assert [found["acknowledged"] for found in report.objects(asks=False)] == [True]
     pipes = mirror._pipes
     pipe = pipes.get(0, 0)

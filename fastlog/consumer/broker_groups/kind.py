@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 from fastlog.client import group_requests as requests
 from fastlog.client.coordinator import Coordinator, CoordinatorError
-from fastlog.consumer.broker_groups.session import REBALANCE_SESSIONS, BrokerGroupSession, Place, refusal_of
+from fastlog.consumer.broker_groups.session import (
+    REBALANCE_SESSIONS,
+    BrokerGroupSession,
+    CoordinatorSession,
+    refusal_of,
+)
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.member_session import AnySession, GroupWork
 from fastlog.consumer.status import GroupState
@@ -52,11 +57,11 @@ class InBroker:
         except BaseException:
             coordinator.close()
             raise
-        return Place(coordinator, config.session_timeout)
+        return CoordinatorSession(coordinator, config.session_timeout)
 
     def run(self, work: GroupWork, session: AnySession) -> bool:
         """Be a member by requests to the coordinator; whether it ever was one."""
-        assert isinstance(session, Place)
+        assert isinstance(session, CoordinatorSession)
         return BrokerGroupSession(work, session).run()
 
     def silence(self, seconds: float) -> CoordinationError:

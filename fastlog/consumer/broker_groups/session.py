@@ -27,7 +27,7 @@ from fastlog.consumer.broker_groups import assignor
 from fastlog.consumer.broker_groups.assignor import Given, MemberView
 from fastlog.consumer.broker_groups.offsets import GONE, BrokerOffsets, place_of
 from fastlog.consumer.broker_groups.topics import Found, find_topics
-from fastlog.consumer.holdings import Held, Holdings
+from fastlog.consumer.holdings import HeldPartition, Holdings
 from fastlog.consumer.member_session import GroupWork, MemberSession
 from fastlog.consumer.partitions import Lease, TopicPartition
 from fastlog.consumer.status import GroupState
@@ -51,8 +51,8 @@ def refusal_of(error: CoordinatorError) -> FastlogError | None:
     return ConfigError(str(error)) if error.code in _REFUSALS else None
 
 
-class Place:
-    """What ``Group`` knows of a membership: a session by another name. Made by the worker."""
+class CoordinatorSession:
+    """A membership in a broker's group, in the place of a session with ZooKeeper (``AnySession``). Made by the worker."""
 
     def __init__(self, coordinator: Coordinator, timeout: float) -> None:
         self.coordinator = coordinator
@@ -96,7 +96,7 @@ class AssignedPartitions(Holdings):
                 self._held[partition].thread = thread
         for partition, thread in wanted.items():
             if partition not in self._held:
-                self._held[partition] = Held(thread)
+                self._held[partition] = HeldPartition(thread)
         self._begin(wanted, addresses)
         self.is_reconciled = self.read == wanted
 
@@ -114,7 +114,7 @@ class _Phase(enum.Enum):
 class BrokerGroupSession(MemberSession):
     """One membership of a group's worker."""
 
-    def __init__(self, work: GroupWork, place: Place) -> None:
+    def __init__(self, work: GroupWork, place: CoordinatorSession) -> None:
         config = work.config
         self._place = place
         self._coordinator = place.coordinator

@@ -26,7 +26,7 @@ class NoLeaderError(TransportError):
     """The topic or the partition is not there, or nobody leads it now."""
 
 
-class Cluster:
+class RecordCluster:
     """For one thread.
 
     Raises (every call):
@@ -165,7 +165,7 @@ class Cluster:
         )
         require(refusal.code, topic, text=refusal.text)
 
-    def settings(self, topic: str) -> dict[str, requests.Setting]:
+    def settings(self, topic: str) -> dict[str, requests.TopicSetting]:
         """All settings of a topic, by name. Raises ``RecordsError`` where the cluster refuses."""
         refusal, found = self._ask(self.any_address(), requests.describe_settings(topic), requests.parse_settings)
         require(refusal.code, topic, text=refusal.text)

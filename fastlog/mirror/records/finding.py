@@ -9,7 +9,7 @@ from fastlog import record_batches
 from fastlog.client.kafka_fields import Place
 from fastlog.client.records import EARLIEST, LATEST
 from fastlog.errors import FastlogError, InvalidFetchSizeError, TransportError
-from fastlog.mirror.records.cluster import Cluster
+from fastlog.mirror.records.cluster import RecordCluster
 from fastlog.mirror.records.place import GroupPlace
 from fastlog.mirror.records.position import Position
 
@@ -39,7 +39,12 @@ class Rules:
 
 
 def find(
-    place: Place, source: Cluster, target: Cluster, group: GroupPlace, producer: tuple[int, int], rules: Rules
+    place: Place,
+    source: RecordCluster,
+    target: RecordCluster,
+    group: GroupPlace,
+    producer: tuple[int, int],
+    rules: Rules,
 ) -> tuple[Position, int]:
     """The true position in the target, and the offset in the source at which to go on.
 
@@ -84,7 +89,7 @@ def find(
     return position, offset
 
 
-def _counted(position: Position, place: Place, target: Cluster, end: int) -> Position:
+def _counted(position: Position, place: Place, target: RecordCluster, end: int) -> Position:
     """The position with what the target has behind it."""
     if end < position.target_offset:
         raise StandstillError(

@@ -31,13 +31,13 @@ _KNOWN_SECONDS = 60.0
 class Sent(NamedTuple):
     """A batch that was handed to a connection."""
 
-    lane: Lane
+    lane: RecordLane
     turn: int
     number: int
     batch: Outgoing
 
 
-class Lane:
+class RecordLane:
     """One partition on its way. For one thread. ``position`` is known from ``begin`` on, until the next ``again``."""
 
     def __init__(self, place: Place, rules: Rules) -> None:

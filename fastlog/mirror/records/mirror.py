@@ -15,7 +15,7 @@ from fastlog.consumer.assignment import TopicFilter
 from fastlog.errors import FastlogError
 from fastlog.limited_log import LimitedLog
 from fastlog.mirror.config import MirrorConfig, SourceConfig, loop_error
-from fastlog.mirror.records.cluster import Cluster
+from fastlog.mirror.records.cluster import RecordCluster
 from fastlog.mirror.records.finding import Rules
 from fastlog.mirror.records.place import GroupPlace, PlaceLostError, Share
 from fastlog.mirror.records.worker import Worker
@@ -176,7 +176,7 @@ class RecordSource:
             self._workers = [
                 Worker(
                     f"{self.name}-{number}",
-                    Cluster(self._sources, self._timeout[0]), Cluster(self._targets, self._timeout[1]),
+                    RecordCluster(self._sources, self._timeout[0]), RecordCluster(self._targets, self._timeout[1]),
                     place, self._rules,
                 )
                 for number in range(self._streams)
@@ -217,7 +217,7 @@ class RecordSource:
 
     def _scout(self) -> None:
         """From time to time look which topics there are, and have them in the target."""
-        source, target = Cluster(self._sources, self._timeout[0]), Cluster(self._targets, self._timeout[1])
+        source, target = RecordCluster(self._sources, self._timeout[0]), RecordCluster(self._targets, self._timeout[1])
         try:
             while not self._over.is_set():
                 pause = self._look_seconds
@@ -238,7 +238,7 @@ class RecordSource:
             source.close()
             target.close()
 
-    def _look(self, source: Cluster, target: Cluster) -> None:
+    def _look(self, source: RecordCluster, target: RecordCluster) -> None:
         here, there = source.look(None), target.look(None)
         shared = set(here.brokers.values()) & set(there.brokers.values())
         if here.id == there.id and shared:
@@ -259,8 +259,8 @@ class RecordSource:
         self._places = places
         self._deal()
 
-    def _make(self, source: Cluster, target: Cluster, name: str, partitions: int) -> None:
-        """Have the topic in the target, with at least as many partitions. Raises as ``Cluster``."""
+    def _make(self, source: RecordCluster, target: RecordCluster, name: str, partitions: int) -> None:
+        """Have the topic in the target, with at least as many partitions. Raises as ``RecordCluster``."""
         found = target.view.topics.get(name)
         if found is None:
             settings = {

@@ -18,9 +18,9 @@ from fastlog.client.record_fetching import Batches, IdPlace, TaggedAnswer, fetch
 from fastlog.errors import FastlogError, ProtocolError, TransportError
 from fastlog.limited_log import LimitedLog
 from fastlog.mirror.records.batches import numbered
-from fastlog.mirror.records.cluster import Cluster, NoLeaderError
+from fastlog.mirror.records.cluster import NoLeaderError, RecordCluster
 from fastlog.mirror.records.finding import Rules, StandstillError, find
-from fastlog.mirror.records.lane import Lane, Sent
+from fastlog.mirror.records.lane import RecordLane, Sent
 from fastlog.mirror.records.place import GroupPlace, PlaceLostError
 from fastlog.mirror.records.position import PositionError
 from fastlog.mirror.totals import Counts
@@ -47,7 +47,7 @@ class _Asked(NamedTuple):
 
     connection: KafkaConnection
     number: int
-    lanes: dict[IdPlace, tuple[Lane, int, int]]
+    lanes: dict[IdPlace, tuple[RecordLane, int, int]]
 
 
 class _Request(NamedTuple):
@@ -62,7 +62,9 @@ class _Request(NamedTuple):
 class Worker:
     """Forwards the partitions that ``wanted`` names, from ``start`` until ``stop``, or until its place is lost."""
 
-    def __init__(self, name: str, source: Cluster, target: Cluster, group: GroupPlace, rules: Rules) -> None:
+    def __init__(
+        self, name: str, source: RecordCluster, target: RecordCluster, group: GroupPlace, rules: Rules
+    ) -> None:
         self.wanted: Collection[Place] = ()
         """The partitions to forward; any thread may replace the collection."""
         self.counts: dict[str, Counts] = {}
@@ -72,12 +74,12 @@ class Worker:
         self.error: FastlogError | None = None
         self._name = name
         self._source = source
-        self._questions = Cluster(source.addresses, source.timeout)
+        self._questions = RecordCluster(source.addresses, source.timeout)
         """The same brokers over connections of their own: on the others a fetch is nearly always under way."""
         self._target = target
         self._group = group
         self._rules = rules
-        self._lanes: dict[Place, Lane] = {}
+        self._lanes: dict[Place, RecordLane] = {}
         self._asked: dict[Address, _Asked] = {}
         self._producer: tuple[int, int] | None = None
         self._looks = True
@@ -100,7 +102,7 @@ class Worker:
         return not self._thread.is_alive()
 
     @property
-    def lanes(self) -> list[Lane]:
+    def lanes(self) -> list[RecordLane]:
         """The partitions that are forwarded now; for any thread to look at."""
         return list(self._lanes.values())
 
@@ -151,7 +153,7 @@ class Worker:
         wanted = self.wanted
         for place in wanted:
             if place not in self._lanes:
-                self._lanes[place] = Lane(place, self._rules)
+                self._lanes[place] = RecordLane(place, self._rules)
                 self._looks = True
         for place in self._lanes.keys() - set(wanted):
             del self._lanes[place]
@@ -184,7 +186,7 @@ class Worker:
 
     def _ask_ahead(self) -> None:
         """Ask for what follows, of every partition that has nothing left to send but what is about to be."""
-        by_leader: dict[Address, list[Lane]] = {}
+        by_leader: dict[Address, list[RecordLane]] = {}
         for lane in self._lanes.values():
             if lane.is_ready:
                 try:
@@ -197,7 +199,7 @@ class Worker:
             if address in self._asked:
                 continue
             first = self._turns % len(lanes)  # each is the first one some time: only that is sure to get something
-            asked: dict[IdPlace, tuple[Lane, int, int]] = {}
+            asked: dict[IdPlace, tuple[RecordLane, int, int]] = {}
             for lane in [*lanes[first:], *lanes[:first]]:
                 asked[self._source.topic(lane.place[0]).id, lane.place[1]] = lane, lane.turn, lane.offset
             request = fetch_several(
@@ -246,7 +248,7 @@ class Worker:
                 return body
         raise TransportError(f"{asked.connection.peer} did not answer in time")
 
-    def _source_fails(self, address: Address, error: FastlogError, lanes: Iterable[Lane]) -> None:
+    def _source_fails(self, address: Address, error: FastlogError, lanes: Iterable[RecordLane]) -> None:
         self._source.drop(address)
         self._looks = True
         for lane in lanes:
@@ -256,7 +258,7 @@ class Worker:
 
     # -- to the target -------------------------------------------------------------------------------------------------
 
-    def _keep(self, lanes: Iterable[Lane], *, only_planned: bool) -> bool:
+    def _keep(self, lanes: Iterable[RecordLane], *, only_planned: bool) -> bool:
         """Write positions down: those without which nothing may be sent, or all. False: it cannot be done now."""
         found = {}
         for lane in lanes:
@@ -286,7 +288,7 @@ class Worker:
 
     def _write(self) -> None:
         """Append what is planned, several requests to each broker at a time, until all is answered."""
-        by_leader: dict[Address, list[Lane]] = {}
+        by_leader: dict[Address, list[RecordLane]] = {}
         for lane in self._lanes.values():
             if lane.has_plan:
                 try:
@@ -312,7 +314,7 @@ class Worker:
             on_its_way[request.address] -= 1
             self._answered(request)
 
-    def _send(self, address: Address, lanes: list[Lane]) -> _Request | None:
+    def _send(self, address: Address, lanes: list[RecordLane]) -> _Request | None:
         """Send the next batch of each of these partitions, as far as there are any and one request may be large."""
         sent: list[Sent] = []
         size = 0
@@ -361,7 +363,7 @@ class Worker:
                 self._count_left_out(one.lane)
                 self._tell(one.lane)
 
-    def _target_fails(self, error: FastlogError, lanes: Iterable[Lane]) -> None:
+    def _target_fails(self, error: FastlogError, lanes: Iterable[RecordLane]) -> None:
         self._looks = True
         for lane in lanes:
             lane.again(error)
@@ -374,13 +376,13 @@ class Worker:
         counts.entries += sent.batch.records
         counts.bytes += len(sent.batch.data)
 
-    def _count_left_out(self, lane: Lane) -> None:
+    def _count_left_out(self, lane: RecordLane) -> None:
         while lane.left_out:
             error = lane.left_out.pop()
             self.counts.setdefault(lane.place[0], Counts()).left_out += 1
             logging.getLogger(__name__).error("left out source=%s %s", self._name, " ".join(str(error).split()))
 
-    def _tell(self, lane: Lane) -> None:
+    def _tell(self, lane: RecordLane) -> None:
         if lane.error is not None:
             self._warn(str(lane.place), lane.error)
 
