@@ -173,7 +173,7 @@ def test_it_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody answers; it is told until somebody does. A fault ends it."""
     sides = [Side(HERE, "a", t1=1), Side(THERE, "b")]
     here, there = sides
-    monkeypatch.setattr(module, "Cluster", lambda addresses, timeout: sides.pop(0))
+    monkeypatch.setattr(module, "RecordCluster", lambda addresses, timeout: sides.pop(0))
     made = source()
     waits: list[float] = []
     waiting: list[dict[str, FastlogError]] = []
@@ -195,7 +195,7 @@ def test_it_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_stops_looking_where_the_source_is_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = [Side(HERE, "a", t1=1), Side(HERE, "a")]
-    monkeypatch.setattr(module, "Cluster", lambda addresses, timeout: sides.pop(0))
+    monkeypatch.setattr(module, "RecordCluster", lambda addresses, timeout: sides.pop(0))
     made = source()
     made._scout()
     assert made.fatal is not None

@@ -141,7 +141,7 @@ class Way:
         self.asked: list[tuple[Place, Any]] = []
         self.requests: list[dict[Place, tuple[int, int, int]]] = []
         """Of each request to the target, by partition: the numbers of its producer, and its first number."""
-        monkeypatch.setattr(module, "Cluster", lambda addresses, timeout: self.questions)
+        monkeypatch.setattr(module, "RecordCluster", lambda addresses, timeout: self.questions)
         monkeypatch.setattr(module, "find", self._find)
         monkeypatch.setattr(module, "TaggedAnswer", lambda body, number: body)
         monkeypatch.setattr(module, "parse_several", _checked)

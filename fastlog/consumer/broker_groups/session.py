@@ -52,7 +52,7 @@ def refusal_of(error: CoordinatorError) -> FastlogError | None:
 
 
 class CoordinatorSession:
-    """A membership in a broker's group, in the place of a session with ZooKeeper (``AnySession``). Made by the worker."""
+    """A membership in a broker's group, in place of a session with ZooKeeper (``AnySession``). Made by the worker."""
 
     def __init__(self, coordinator: Coordinator, timeout: float) -> None:
         self.coordinator = coordinator
