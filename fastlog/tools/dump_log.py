@@ -1,8 +1,8 @@
-"""``fastlog dump-log``: what is in segment files, message by message, as 0.7's DumpLogSegments prints it.
+"""``fastlog dump-log``: what is in segment files, as DumpLogSegments prints it: that of 0.7, or of today's Kafka.
 
 What an entry is, and what there is to say of it, the log format knows.
 
-Source: Kafka 0.7.2 (tools/DumpLogSegments).
+Source: Kafka 0.7.2 (tools/DumpLogSegments), Apache Kafka 4.2 (tools/DumpLogSegments).
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ from fastlog.tools.report import EXIT_DAMAGED, EXIT_DONE, EXIT_USAGE, CommandErr
 )
 @click.argument("paths", metavar="FILES...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @options.option("--print/--no-print", "show", group="Format", default=True, help="Show payloads, or leave them out.")
-@options.option("--deep", group="Format", is_flag=True, help="Open compressed sets and show what is inside.")
+@options.option(
+    "--deep", group="Format", is_flag=True, help="Open compressed sets, and record batches, and show what is inside."
+)
 @options.option("--json", "as_json", group="Format", is_flag=True, help="One JSON object for each message.")
 def dump_log_command(paths: tuple[Path, ...], show: bool, deep: bool, as_json: bool) -> int:
     """Show what is in segment files; a partition's directory stands for all of its segments.
 
     Without --json the lines are those of Kafka 0.7's DumpLogSegments; --deep adds the messages inside a compressed
-    set, indented. Exit code 5 when a message is not valid or bytes are left over at the end.
+    set, indented. Of record batches they are those of Apache Kafka's: a line for each batch, and with --deep for each
+    record, with its key and payload. Exit code 5 when a message is not valid or bytes are left over at the end.
     """
     sound = True
     for path in paths:
@@ -92,7 +95,7 @@ def _dump(segment: SegmentFile, log_format: LogFormat, show: bool, deep: bool, a
     path, files = segment.path, FileOps()
     if not as_json:
         _print(f"Dumping {path}")
-        _print(f"Starting offset: {segment.base}")
+        _print(f"{'Starting' if log_format.is_for_kafka07 else 'Log starting'} offset: {segment.base}")
     sound, position, end = True, 0, segment.base
     inside = DeepFindings() if deep else None
     with path.open("rb") as file:  # also through a link, which the broker's own seam refuses
@@ -102,7 +105,7 @@ def _dump(segment: SegmentFile, log_format: LogFormat, show: bool, deep: bool, a
             sound = _note_damaged(segment, log_format, inside) and sound and entry.valid
             if not entry.inside:
                 position, end = entry.end, entry.next_offset
-            _show(entry, show, as_json, path)
+            _show(entry, log_format, show, as_json, path)
         sound = _note_damaged(segment, log_format, inside) and sound
         left = files.size(fd) - position
     if not as_json:
@@ -124,16 +127,18 @@ def _note_damaged(segment: SegmentFile, log_format: LogFormat, inside: DeepFindi
     return sound
 
 
-def _show(entry: DumpedEntry, show: bool, as_json: bool, path: Path) -> None:
+def _show(entry: DumpedEntry, log_format: LogFormat, show: bool, as_json: bool, path: Path) -> None:
     if as_json:
         _print(json.dumps(_as_json(entry, show, path)))
         return
+    if not log_format.is_for_kafka07:  # as Apache Kafka's tool has it: a record is one line
+        fields = (("key", entry.key), ("payload", entry.payload)) if show else ()
+        shown = [f" {name}: {value.decode('utf-8', 'replace')}" for name, value in fields if value is not None]
+        _print("".join((entry.text, *shown)))
+        return
     indent = "  " if entry.inside else ""
-    _print(
-        f"{indent}offset: {entry.offset} isvalid: {str(entry.valid).lower()} payloadsize: {len(entry.payload)} "
-        f"{entry.text}"
-    )
-    if show:
+    _print(f"{indent}{entry.text}")
+    if show and entry.payload is not None:
         _print(f"{indent}payload:\t{entry.payload.decode('utf-8', 'replace')}")
 
 
@@ -144,15 +149,21 @@ def _as_json(entry: DumpedEntry, show: bool, path: Path) -> dict[str, Any]:
         "next_offset": entry.next_offset,
         "valid": entry.valid,
         **entry.fields,
-        "size": len(entry.payload),
         "inside": entry.inside,
     }
-    if show:
-        try:
-            fields["payload"], fields["base64"] = entry.payload.decode(), False
-        except UnicodeDecodeError:
-            fields["payload"], fields["base64"] = base64.b64encode(entry.payload).decode(), True
+    if show and entry.key is not None:
+        fields["key"], fields["key_base64"] = _as_text(entry.key)
+    if show and entry.payload is not None:
+        fields["payload"], fields["base64"] = _as_text(entry.payload)
     return fields
+
+
+def _as_text(data: bytes) -> tuple[str, bool]:
+    """Bytes as text if they are some; else in base64, and True."""
+    try:
+        return data.decode(), False
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), True
 
 
 def _print(line: str) -> None:

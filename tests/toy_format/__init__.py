@@ -122,8 +122,9 @@ class Toy:
             if len(data) == RECORD_BYTES:
                 offset, end = segment.base + number, (number + 1) * RECORD_BYTES
                 fields = {"number": int.from_bytes(data[4:12], "big")}
-                text = f"number: {fields['number']}"
-                yield DumpedEntry(offset, offset + 1, end, is_record(data), data[4:12], text, fields)
+                valid = is_record(data)
+                text = f"offset: {offset} isvalid: {str(valid).lower()} payloadsize: 8 number: {fields['number']}"
+                yield DumpedEntry(offset, offset + 1, end, valid, data[4:12], text, fields)
 
     def _records(self, files: FileOps, fd: int, start: int, end: int) -> list[bytes]:
         buffer = memoryview(bytearray(max(end - start, 0)))

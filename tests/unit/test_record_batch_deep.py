@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +18,9 @@ from fastlog.log.formats import DeepFindings, DumpedEntry
 from fastlog.log.formats import record_batches as stored
 from fastlog.log.formats.record_batches import RecordBatches
 from fastlog.message import DeepLimits
-from fastlog.record_batches import Record, build
+from fastlog.record_batches import BatchHeader, Record, build
 from fastlog.segment_files import SegmentFile
+from fastlog.tools.dump_log import dump_log_command
 from tests.harness import raw_batches, raw_records
 
 FORMAT = RecordBatches()
@@ -71,11 +75,12 @@ def test_each_codec_is_opened(tmp_path: Path) -> None:
     assert [batch.offset for batch in batches] == [codec * len(ITEMS) for codec in CODEC_NAMES]
     assert [entry.offset for entry in inside] == list(range(len(CODEC_NAMES) * len(ITEMS)))
     assert all(entry.next_offset == entry.offset + 1 and entry.valid for entry in inside)
-    assert [entry.payload for entry in inside] == [item.value or b"" for item in ITEMS] * len(CODEC_NAMES)
+    assert [(entry.key, entry.payload) for entry in inside] == [item[:2] for item in ITEMS] * len(CODEC_NAMES)
+    assert {batch.payload for batch in batches} == {None}
     assert entries.index(batches[1]) == len(ITEMS) + 1, "a batch stands before its records"
     assert {entry.end for entry in inside[: len(ITEMS)]} == {batches[0].end}
-    assert inside[2].fields == {"timestamp": 1100, "key_size": 4, "value_size": -1, "headers": 0}
-    assert inside[1].text == "timestamp: 900 key_size: -1 value_size: 0 headers: 2"
+    assert inside[2].fields == {"timestamp": 1100, "key_size": 4, "value_size": -1, "sequence": -1, "headers": 0}
+    assert inside[1].text == "| offset: 1 CreateTime: 900 keySize: -1 valueSize: 0 sequence: -1 headerKeys: [h,i]"
     assert dumped(path, None) == batches
 
 
@@ -125,3 +130,76 @@ def test_a_batch_that_is_larger_than_a_window_is_opened(tmp_path: Path, monkeypa
     found = looked(path, DeepFindings())
     assert found.messages == 203 + 5 + 3 + 203
     assert [position for position, _ in found.damaged_wrappers] == [len(build(ITEMS))]
+
+
+def test_the_lines_of_todays_dump_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Source: Apache Kafka 4.2 (DumpLogSegments): these words in this order; a batch has no payload of its own."""
+    last = 2**31 - 2
+    records = [
+        Record(b"k\xff", b"v", 70, ((b"a", None), (b"\xc3\xb6", b"x"))),
+        Record(None, None, 60),
+        Record(b"", b"\xfe", 50),
+    ]
+    made = [
+        build(records, producer_id=9, producer_epoch=3, base_sequence=last, base_offset=5, codec=1),
+        marked(
+            raw_batches.Batch(base_offset=8, attributes=0x38, max_timestamp=80, producer_id=9, producer_epoch=3), 1, 4
+        ),
+        marked(raw_batches.Batch(base_offset=9, attributes=0x70, base_timestamp=99), 0, 5),
+        marked(raw_batches.Batch(base_offset=10, attributes=0x20), 3, 0),
+    ]
+    path = tmp_path / "00000000000000000005.log"
+    path.write_bytes(b"".join(made))
+    headers = [BatchHeader.parse(data) for data in made]
+    positions = [sum(map(len, made[:number])) for number in range(len(made))]
+    ends = [
+        f"size: {len(data)} magic: 2 compresscodec: {codec} crc: {header.crc} isvalid: true"
+        for data, header, codec in zip(made, headers, ["gzip", "none", "none", "none"], strict=True)
+    ]
+    batches = [
+        f"baseOffset: 5 lastOffset: 7 count: 3 baseSequence: {last} lastSequence: 0 producerId: 9 producerEpoch: 3"
+        f" partitionLeaderEpoch: -1 isTransactional: false isControl: false deleteHorizonMs: OptionalLong.empty"
+        f" position: 0 CreateTime: 70 {ends[0]}",
+        f"baseOffset: 8 lastOffset: 8 count: 1 baseSequence: -1 lastSequence: -1 producerId: 9 producerEpoch: 3"
+        f" partitionLeaderEpoch: {headers[1].leader_epoch} isTransactional: true isControl: true"
+        f" deleteHorizonMs: OptionalLong.empty position: {positions[1]} LogAppendTime: 80 {ends[1]}",
+        f"baseOffset: 9 lastOffset: 9 count: 1 baseSequence: -1 lastSequence: -1 producerId: -1 producerEpoch: -1"
+        f" partitionLeaderEpoch: {headers[2].leader_epoch} isTransactional: true isControl: true"
+        f" deleteHorizonMs: OptionalLong[99] position: {positions[2]} CreateTime: {headers[2].max_timestamp} {ends[2]}",
+        f"baseOffset: 10 lastOffset: 10 count: 1 baseSequence: -1 lastSequence: -1 producerId: -1 producerEpoch: -1"
+        f" partitionLeaderEpoch: {headers[3].leader_epoch} isTransactional: false isControl: true"
+        f" deleteHorizonMs: OptionalLong.empty position: {positions[3]} CreateTime: {headers[3].max_timestamp}"
+        f" {ends[3]}",
+    ]
+    head, tail = [f"Dumping {path}", "Log starting offset: 5"], ["tail of the log is at offset: 11"]
+    assert dump_log_command.main([str(path)], standalone_mode=False) == 0
+    assert capsys.readouterr().out.splitlines() == [*head, *batches, *tail]
+    assert dump_log_command.main(["--deep", str(path)], standalone_mode=False) == 0
+    out = capsys.readouterr().out.splitlines()
+    inside = [line for line in out if line.startswith("|")]
+    assert [line for line in out if not line.startswith("|")] == [*head, *batches, *tail]
+    assert inside[:3] == [
+        f"| offset: 5 CreateTime: 70 keySize: 2 valueSize: 1 sequence: {last} headerKeys: [a,\u00f6]"
+        " key: k\ufffd payload: v",
+        f"| offset: 6 CreateTime: 60 keySize: -1 valueSize: -1 sequence: {last + 1} headerKeys: []",
+        "| offset: 7 CreateTime: 50 keySize: 0 valueSize: 1 sequence: 0 headerKeys: [] key:  payload: \ufffd",
+    ]
+    ways = ["endTxnMarker: COMMIT coordinatorEpoch: 4", "endTxnMarker: ABORT coordinatorEpoch: 5", "controlType: 3"]
+    assert [line.partition("headerKeys: [] ")[2] for line in inside[3:]] == ways
+    assert dump_log_command.main(["--deep", "--no-print", str(path)], standalone_mode=False) == 0
+    assert "payload" not in capsys.readouterr().out
+    assert dump_log_command.main(["--deep", "--json", str(path)], standalone_mode=False) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row.get("payload") for row in rows if row["inside"]] == ["v", None, "/g==", None, None, None]
+    assert [row.get("key") for row in rows if row["inside"]] == ["a/8=", None, "", None, None, None]
+    assert [(row["last_offset"], row["size"], row["crc"]) for row in rows if not row["inside"]] == [
+        (header.base_offset + header.last_offset_delta, len(data), header.crc)
+        for data, header in zip(made, headers, strict=True)
+    ]
+
+
+def marked(batch: raw_batches.Batch, kind: int, epoch: int) -> bytes:
+    """A control batch with the record that ends a transaction so."""
+    record = raw_records.Record(batch.base_timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, epoch))
+    payload = raw_records.encode([record], batch.base_timestamp)
+    return dataclasses.replace(batch, record_count=1, last_offset_delta=0, payload=payload).encode()

@@ -69,12 +69,14 @@ class DumpedEntry(NamedTuple):
     end: int
     """The file position behind it."""
     valid: bool
-    payload: bytes
+    payload: bytes | None
+    """None: it has none, or what it holds is shown as entries inside of it."""
     text: str
-    """What else the format says of it, for a line."""
+    """Its line, in the words of the tool that people know the format by."""
     fields: Mapping[str, Any]
-    """The same for a JSON object."""
+    """What the format says of it, for a JSON object."""
     inside: bool = False
+    key: bytes | None = None
 
 
 class LogFormat(Protocol):

@@ -289,8 +289,9 @@ def _dumped(entry: Entry, end: int, *, valid: bool = True, inside: bool = False)
         end,
         valid,
         entry.payload,
-        f"magic: {entry.magic} compresscodec: {name}",
-        {"magic": entry.magic, "codec": codec},
+        f"offset: {entry.offset} isvalid: {str(valid).lower()} payloadsize: {len(entry.payload)}"
+        f" magic: {entry.magic} compresscodec: {name}",
+        {"magic": entry.magic, "codec": codec, "size": len(entry.payload)},
         inside,
     )
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fastlog import record_batches
 from fastlog._crc32c import crc32c
@@ -44,6 +46,10 @@ _POSSIBLE_START = re.compile(rb"(?=[\x00-\x7f][\x00-\xff]{7}[\x00-\x7f][\x00-\xf
 """Where a batch may begin: offset and length are not negative, magic 2, no attribute in the upper byte."""
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_TIME_NAMES = {"create": "CreateTime", "append": "LogAppendTime"}
+_MARKERS = {0: "ABORT", 1: "COMMIT"}
+_MARKER_KEY, _MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
+"""Of the record that ends a transaction: version and kind; version and the coordinator's epoch."""
 
 
 class RecordBatches:
@@ -197,9 +203,11 @@ class RecordBatches:
     def dump(
         self, files: FileOps, fd: int, segment: SegmentFile, deep: DeepFindings | None = None
     ) -> Iterator[DumpedEntry]:
-        """Yield every batch; see ``LogFormat``. The payload is its records as they are stored, compressed perhaps.
+        """Yield every batch, in the words of Apache Kafka's dump tool; see ``LogFormat``.
 
-        With ``deep`` its records follow, with their values; one that is deleted by its key has an empty one.
+        With ``deep`` its records follow, with their keys and values; those of a control batch are told in words.
+
+        Source: Apache Kafka 4.2 (DumpLogSegments).
         """
         position = 0
         while position + HEAD_BYTES <= segment.size:
@@ -208,42 +216,39 @@ class RecordBatches:
             if head is None or position + head[0] > segment.size:
                 return
             valid = self._check_entry(files, fd, position, segment.size)[0] == WHOLE
-            payload = self._read(files, fd, position + HEAD_BYTES, head[0] - HEAD_BYTES)
-            attributes = int.from_bytes(data[21:23], "big")
-            codec = attributes & 7
-            fields = {
-                "count": int.from_bytes(data[57:61], "big", signed=True),
-                "codec": CODECS[codec] if codec < len(CODECS) else f"unknown({codec})",
-                "timestamp_type": "append" if attributes & 8 else "create",
-                "max_timestamp": head[3],
-                "producer_id": int.from_bytes(data[43:51], "big", signed=True),
-                "producer_epoch": int.from_bytes(data[51:53], "big", signed=True),
-                "base_sequence": int.from_bytes(data[53:57], "big", signed=True),
-                "leader_epoch": int.from_bytes(data[12:16], "big", signed=True),
-                "transactional": bool(attributes & 16),
-                "control": bool(attributes & 32),
-            }
-            position += head[0]
-            yield DumpedEntry(head[1], head[2], position, valid, payload, _text(fields), fields)
+            start, position = position, position + head[0]
+            batch = BatchHeader.parse(data)
+            fields = _batch_fields(batch, start)
+            yield DumpedEntry(head[1], head[2], position, valid, None, _batch_line(fields, valid), fields)
             if deep is not None and valid:
-                yield from self._dump_records(data + payload, position, deep)
+                payload = self._read(files, fd, start + HEAD_BYTES, head[0] - HEAD_BYTES)
+                yield from self._dump_records(data + payload, batch, position, deep)
 
-    def _dump_records(self, batch: bytes, end: int, deep: DeepFindings) -> Iterator[DumpedEntry]:
+    def _dump_records(self, data: bytes, batch: BatchHeader, end: int, deep: DeepFindings) -> Iterator[DumpedEntry]:
         """The records of a valid batch that ends at position ``end``, as far as they can be read."""
-        header = BatchHeader.parse(batch)
-        if header.record_count != header.last_offset_delta + 1:
+        if batch.record_count != batch.last_offset_delta + 1:
             return
+        is_control = bool(batch.attributes & record_batches.CONTROL)
         try:
-            for key, value, timestamp, headers, offset in record_batches.records(batch, deep.limits):
+            for key, value, timestamp, headers, offset in record_batches.records(data, deep.limits):
+                sequence = _sequence(batch, offset - batch.base_offset)
                 fields = {
                     "timestamp": timestamp,
                     "key_size": -1 if key is None else len(key),
                     "value_size": -1 if value is None else len(value),
+                    "sequence": sequence,
                     "headers": len(headers),
                 }
-                yield DumpedEntry(offset, offset + 1, end, True, value or b"", _text(fields), fields, inside=True)
+                names = ",".join(name.decode("utf-8", "replace") for name, _ in headers)
+                text = (
+                    f"| offset: {offset} {_TIME_NAMES[_time_type(batch)]}: {timestamp} keySize: {fields['key_size']}"
+                    f" valueSize: {fields['value_size']} sequence: {sequence} headerKeys: [{names}]"
+                )
+                if is_control:
+                    text, key, value = text + _marker(key, value), None, None
+                yield DumpedEntry(offset, offset + 1, end, True, value, text, fields, inside=True, key=key)
         except (InvalidMessageError, MissingCodecError) as error:
-            deep.damaged_wrappers.append((end - len(batch), str(error)))
+            deep.damaged_wrappers.append((end - len(data), str(error)))
 
     def _look_inside(self, batches: memoryview, position: int, deep: DeepFindings) -> None:
         """Check the records of whole batches that begin at a position, and count them.
@@ -288,5 +293,73 @@ class RecordBatches:
         return (WHOLE if crc == int.from_bytes(data[17:21], "big") else _WRONG_CRC), size, next_offset
 
 
-def _text(fields: Mapping[str, object]) -> str:
-    return " ".join(f"{name}: {value}" for name, value in fields.items())
+def _batch_fields(batch: BatchHeader, position: int) -> dict[str, Any]:
+    codec = batch.attributes & record_batches.CODEC_MASK
+    has_horizon = batch.attributes & record_batches.DELETE_HORIZON
+    return {
+        "last_offset": batch.base_offset + batch.last_offset_delta,
+        "count": batch.record_count,
+        "codec": CODECS[codec] if codec < len(CODECS) else f"unknown({codec})",
+        "timestamp_type": _time_type(batch),
+        "max_timestamp": batch.max_timestamp,
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+        "base_sequence": batch.base_sequence,
+        "last_sequence": _sequence(batch, batch.last_offset_delta),
+        "leader_epoch": batch.leader_epoch,
+        "transactional": bool(batch.attributes & record_batches.TRANSACTIONAL),
+        "control": bool(batch.attributes & record_batches.CONTROL),
+        "delete_horizon": batch.base_timestamp if has_horizon else None,
+        "position": position,
+        "size": batch.size_bytes,
+        "magic": batch.magic,
+        "crc": batch.crc,
+        "base_offset": batch.base_offset,
+    }
+
+
+def _batch_line(found: Mapping[str, Any], valid: bool) -> str:
+    horizon = "OptionalLong.empty" if found["delete_horizon"] is None else f"OptionalLong[{found['delete_horizon']}]"
+    words = {
+        "baseOffset": found["base_offset"],
+        "lastOffset": found["last_offset"],
+        "count": found["count"],
+        "baseSequence": found["base_sequence"],
+        "lastSequence": found["last_sequence"],
+        "producerId": found["producer_id"],
+        "producerEpoch": found["producer_epoch"],
+        "partitionLeaderEpoch": found["leader_epoch"],
+        "isTransactional": str(found["transactional"]).lower(),
+        "isControl": str(found["control"]).lower(),
+        "deleteHorizonMs": horizon,
+        "position": found["position"],
+        _TIME_NAMES[found["timestamp_type"]]: found["max_timestamp"],
+        "size": found["size"],
+        "magic": found["magic"],
+        "compresscodec": found["codec"],
+        "crc": found["crc"],
+        "isvalid": str(valid).lower(),
+    }
+    return " ".join(f"{name}: {value}" for name, value in words.items())
+
+
+def _time_type(batch: BatchHeader) -> str:
+    return "append" if batch.attributes & record_batches.LOG_APPEND_TIME else "create"
+
+
+def _sequence(batch: BatchHeader, delta: int) -> int:
+    """The number of a record; behind the largest comes 0."""
+    if batch.base_sequence == record_batches.NO_SEQUENCE:
+        return record_batches.NO_SEQUENCE
+    return (batch.base_sequence + delta) & 0x7FFFFFFF
+
+
+def _marker(key: bytes | None, value: bytes | None) -> str:
+    """What the record of a control batch says; of a transaction, how it ended."""
+    if key is None or len(key) < _MARKER_KEY.size:
+        return ""
+    _, kind = _MARKER_KEY.unpack_from(key)
+    if kind not in _MARKERS:
+        return f" controlType: {kind}"
+    epoch = _MARKER_VALUE.unpack_from(value)[1] if value is not None and len(value) >= _MARKER_VALUE.size else -1
+    return f" endTxnMarker: {_MARKERS[kind]} coordinatorEpoch: {epoch}"
