@@ -18,7 +18,7 @@ from fastlog.consumer import holdings, member_session, partitions
 from fastlog.consumer.broker_groups import session as module
 from fastlog.consumer.broker_groups.assignor import Given, MemberView
 from fastlog.consumer.broker_groups.session import BrokerGroupSession
-from fastlog.consumer.broker_groups.session import Place as Membership
+from fastlog.consumer.broker_groups.session import CoordinatorSession as Membership
 from fastlog.consumer.broker_groups.topics import Found
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.member_session import GroupWork
