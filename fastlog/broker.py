@@ -119,7 +119,7 @@ def _run(
     for found in report.partitions:
         if found.truncated_bytes:
             log.warning(
-                "torn tail set aside and cut topic=%r partition=%d bytes=%d whole_messages_behind=%d log_end=%d",
+                "torn tail quarantined and cut topic=%r partition=%d bytes=%d whole_messages_behind=%d log_end=%d",
                 found.topic,
                 found.partition,
                 found.truncated_bytes,

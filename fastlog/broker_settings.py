@@ -32,7 +32,7 @@ class Listening:
         "hostname",
         "",
         default_text="the bind address",
-        doc="The name that clients are given to connect to; the machine's name where all its addresses are bound.",
+        doc="The name that clients are to connect to; the machine's name where all its addresses are bound.",
     )
     advertised_port: int | None = prop(
         "advertised.port",
@@ -40,7 +40,7 @@ class Listening:
         low=1,
         high=65535,
         default_text="",
-        doc="The port that clients are given to connect to, where it is not `port`.",
+        doc="The port that clients are to connect to, where it is not `port`.",
     )
     host: str = prop(
         "host",
@@ -58,9 +58,9 @@ class Listening:
     advertised_listeners: str = prop(
         "advertised.listeners",
         "",
-        doc="What the clients of `listeners` are given to connect to, `NAME://HOST:PORT,NAME://HOST:PORT`. For one that"
-        " is not named here it is the address it listens on; for the first, `hostname` and `advertised.port` where they"
-        " are set.",
+        doc="The addresses that clients of `listeners` are to connect to, `NAME://HOST:PORT,NAME://HOST:PORT`. For one"
+        " that is not named here it is the address it listens on; for the first, `hostname` and `advertised.port` where"
+        " they are set.",
     )
     listener_security_protocols: str = prop(
         "listener.security.protocol.map",
@@ -217,7 +217,7 @@ class Segments:
         high=_INT64,
         unit="bytes",
         default_text="-1",
-        doc="Of each partition, this many of the newest flushed bytes stay in the page cache; the kernel is told to"
+        doc="Of each partition, this many of the newest flushed bytes stay in the page cache; the kernel is asked to"
         " forget those before them. For machines whose memory others need: who reads further back waits for the disk."
         " -1: the kernel decides.",
     )
@@ -467,7 +467,7 @@ class Limits:
         "sent; connections above it wait.",
     )
     fetch_max_wait_ms: int = prop(
-        "fetch.max.wait.ms", 30_000, low=0, high=_INT32, unit="ms", doc="Longest time that a long poll may ask to wait."
+        "fetch.max.wait.ms", 30_000, low=0, high=_INT32, unit="ms", doc="Longest time a long poll may ask to wait."
     )
 
 

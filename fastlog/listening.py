@@ -1,4 +1,4 @@
-"""Addresses to listen on and to be told to clients, as they stand in the settings; nothing is looked up."""
+"""Addresses to listen on and to give to clients, as the settings have them; nothing is looked up."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_advertised(host: str) -> None:
-    """Raise ``ConfigError`` when a name to be told to clients cannot be one."""
+    """Raise ``ConfigError`` when a name to give to clients cannot be one."""
     if any(character in "/,[] \t\r\n" for character in host.removeprefix("[").removesuffix("]")):
         raise ConfigError(f"hostname: {host!r} is no name of a machine")
     if ":" in host:

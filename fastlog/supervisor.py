@@ -360,7 +360,7 @@ class Supervisor:
         until = time.monotonic() + KILLED_SECONDS
         self._reap(restart=False)
         while any(stalls.is_dying(item.pid) for item in children) and time.monotonic() < until:
-            self._wait(0.02)  # its other threads are still going, and only after the last of them are we told
+            self._wait(0.02)  # its other threads are still going, and waitpid answers only after the last of them
             self._reap(restart=False)
         for item in children:
             if item.pid:

@@ -44,7 +44,7 @@ cdef extern from "<sys/stat.h>" nogil:
     int fstat(int, stat_t*)
 
 cdef enum:
-    # every so many appended bytes the flusher is woken to preallocate and to start write-back
+    # after this many appended bytes the flusher is woken to preallocate and to start write-back
     NUDGE_SHIFT = 22
     LONG_CALL_NS = 100000000
     MOST_INDEXED = 0x7FFFFFFF
@@ -276,7 +276,7 @@ cdef class Appender:
 
     cdef bint follow_next(self, const Format* made, fl_slot* s, const fl_end* end, const uint8_t* p, uint64_t written,
                           uint64_t used_ms) noexcept nogil:
-        """Whether a further piece, at ``p``, that will end so many bytes behind the log end is for the same write."""
+        """Whether a further piece, at ``p``, that will end this many bytes behind the log end belongs to the same write."""
         cdef Sequenced batch
         cdef const fl_sequenced* original = NULL
         made.sequenced(p, &batch)

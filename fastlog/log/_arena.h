@@ -62,7 +62,7 @@ enum {
     FL_STAGE_KEEPER = 4,
 };
 
-/* slot state bits: once set they stay as long as the slot lives */
+/* slot state bits: once set they stay as long as the slot is alive */
 enum {
     FL_STATE_READ_ONLY = 1,
     FL_STATE_OFFLINE = 2,
@@ -93,8 +93,8 @@ typedef struct {
     uint64_t slots_offset;
     uint64_t total_bytes;
 
-    /* the lock of partition creation and deletion; an owner that dies leaves a slot that lives or one that does not, because
-     * life is stored last, and perhaps one that nobody was told of: the next owner tells everybody to look at all of them */
+    /* the lock of partition creation and deletion; an owner that dies leaves a slot that is alive or one that is not, because
+     * life is stored last, and perhaps one that was not announced: the next owner has every process look at all of them */
     pthread_mutex_t create_lock FL_LINE;
 
     /* holder of create_lock */
@@ -209,7 +209,7 @@ typedef struct {
 } fl_block_owner;
 
 typedef struct {
-    /* written before the slot lives, constant as long as anybody may look at it: fl_cell.seen says who does */
+    /* written before the slot is alive, constant as long as anybody may look at it: fl_cell.seen says who does */
     uint32_t partition;
     uint32_t directory; /* index of the log directory */
     uint32_t name_bytes;
@@ -278,7 +278,7 @@ typedef struct {
     uint64_t demand;          /* somebody waits for a flush */
     uint64_t state FL_LINE;
 
-    /* holder of create_lock: 1 + the change with which its life ended, until its files have gone; 0: it lives or is free. Set
+    /* holder of create_lock: 1 + the change with which its life ended, until its files have gone; 0: it is alive or free. Set
      * before the life ends, so that a slot that does not live is free only when its keeper has said so */
     uint64_t leaving;
     /* holder of create_lock: 1 while the partition is recovered, and will live again here or in another slot. Until then its
@@ -542,7 +542,7 @@ static inline void fl_wake_waiters(fl_header *h, const int *eventfds, uint64_t *
     if (fl_load(waiters)) fl_wake_mask(h, eventfds, fl_swap(waiters, 0));
 }
 /* The same after a word of a slot was stored, and say which slot it is. The bits of waiters are taken first: whoever finds the slot
- * among the moved ones and waits again is told of the next move. */
+ * among the moved ones and waits again is woken by the next move. */
 static inline void fl_wake_slot(fl_header *h, const int *eventfds, fl_slot *s) {
     fl_fence();
     if (!fl_load(&s->waiters)) return;
@@ -562,7 +562,7 @@ static inline int fl_show(fl_slot *s) {
     fl_end_publish(&s->visible_end, s->visible_ends, &end);
     return 1;
 }
-/* Whether a producer that waits for the flush of what ends at this position may be told: it is durable, and whoever is asked next
+/* Whether a producer that waits for the flush of what ends at this position may be answered: it is durable, and whoever is asked next
  * for the end shows it. */
 static inline int fl_may_tell(const fl_slot *s, uint64_t position) {
     return fl_load(&s->visible_end) >= position && fl_load(&s->flushed_end) >= position;

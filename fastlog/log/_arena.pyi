@@ -167,7 +167,7 @@ class Arena(SharedMemory):
         """
 
     def views(self) -> list[SlotView]:
-        """All partitions there are."""
+        """A view of each slot that is alive."""
 
     def segments(self, index: int) -> list[Segment]:
         """The segments of one slot that are still held, oldest first.
@@ -176,7 +176,7 @@ class Arena(SharedMemory):
         """
 
     def describe_state(self, state: int) -> str:
-        """One phrase for a slot's state word."""
+        """A slot's state word in words, for messages."""
 
     def publish_retention(self, index: int, new_head: int, new_start: int) -> None:
         """Move the log start of one slot up; the keeper alone calls it, before it unlinks a file.

@@ -1,7 +1,7 @@
 """The arena: the shared memory of one broker with the slots of its partitions.
 
 The layout, and who may write which word, stand in ``_arena.h``. This module hands out slots and shows them to Python; what
-moves the words lives in ``_append`` (log end, table), ``_flush`` (flushed and visible end) and ``retention`` (log start).
+moves the words is in ``_append`` (log end, table), ``_flush`` (flushed and visible end) and ``retention`` (log start).
 """
 
 cimport cython
@@ -128,7 +128,7 @@ cdef class Arena(SharedMemory):
         cdef int r = pthread_mutex_trylock(&self.header.create_lock)
         if r == EOWNERDEAD:
             # a life is stored last, so what a dead owner left behind is at most a half-written slot that nobody sees, and one
-            # that lives, or does not any more, and that nobody was told of
+            # that is alive, or no longer, without an announcement
             fl_announce_all(self.header)
             pthread_mutex_consistent(&self.header.create_lock)
             return True
@@ -568,7 +568,7 @@ cdef class Arena(SharedMemory):
                 return [row for row in rows if row.index >= head]
 
     def describe_state(self, uint64_t state):
-        """One phrase for a slot's state word."""
+        """A slot's state word in words, for messages."""
         if not state & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
             return "ok"
         text = "offline" if state & FL_STATE_OFFLINE else "read-only"

@@ -91,12 +91,12 @@ OPS = {
     "producer.written": AT_PRODUCER_WRITTEN,       # the version says what holds from the new log end on, which stands where it was
     "append.cell_open": AT_CELL_OPEN,              # the cell that is not in use says nothing
     "append.cell_filled": AT_CELL_FILLED,          # it says all of the new log end, which stands where it was
-    "append.published": AT_APPEND_PUBLISHED,       # the log end has moved, the flusher was not told
+    "append.published": AT_APPEND_PUBLISHED,       # the log end has moved, the flusher was not woken
     "append.before_unlock": AT_BEFORE_UNLOCK,
     "append.unlocked": AT_UNLOCKED,                # the lock is free, its waiters and the flusher sleep on
     "roll.created": AT_ROLL_CREATED,               # the file is there, the table does not name it
     "roll.entry_written": AT_ROLL_ENTRY,           # the entry is written, behind the table's tail
-    "roll.published": AT_ROLL_PUBLISHED,           # the tail has passed it, the flusher was not told
+    "roll.published": AT_ROLL_PUBLISHED,           # the tail has passed it, the flusher was not woken
     "repair.marked": AT_REPAIR_MARKED,             # the slot says it is torn, the lock is not consistent yet
     "repair.inside": AT_IN_REPAIR,
     "repair.cut": AT_REPAIR_CUT,                   # the file ends at the log end, a half-made roll is still one
@@ -111,7 +111,7 @@ OPS = {
     "flush.names_synced": AT_NAMES_SYNCED,         # the directories are synced, the flushed mark was not moved
     "flush.mark_moved": AT_MARK_MOVED,             # it was moved, and its name not synced
     "flush.after_sync": AT_AFTER_SYNC,             # everything is synced, nothing published
-    "flush.time_stored": AT_TIME_STORED,           # the time is told, both ends stand
+    "flush.time_stored": AT_TIME_STORED,           # the time is published, both ends are unchanged
     "flush.flushed": AT_FLUSHED,                   # the flushed end has moved, readers see no more than before
     "flush.published": AT_FLUSH_PUBLISHED,         # the visible end has moved, too, flush_in_progress is set
     "flush.ended": AT_FLUSH_ENDED,                 # it is not any more, and nobody was woken
@@ -137,18 +137,18 @@ OPS = {
     "starts.published": AT_STARTS_PUBLISHED,       # and no segment is dropped
     "create.directory": AT_CREATE_DIR, "create.side_file": AT_CREATE_SIDE_FILE, "create.segment": AT_CREATE_SEGMENT,
     "create.slot_written": AT_CREATE_SLOT,         # the slot is filled, and does not live
-    "create.slot_lives": AT_CREATE_LIVES,          # now it does, and nobody was told
-    "create.slot_published": AT_CREATE_PUBLISHED,  # it is told, and nobody was woken
-    "life.marked": AT_LIFE_MARKED,                 # the slot is said to leave, and lives
-    "life.ended": AT_LIFE_ENDED,                   # it does not live, and nobody was told
-    "life.announced": AT_LIFE_ANNOUNCED,           # it is told, and nobody was woken
+    "create.slot_lives": AT_CREATE_LIVES,          # now it is, and no change was published
+    "create.slot_published": AT_CREATE_PUBLISHED,  # it is published, and nobody was woken
+    "life.marked": AT_LIFE_MARKED,                 # the slot is marked as leaving, and is alive
+    "life.ended": AT_LIFE_ENDED,                   # it is not alive, and no change was published
+    "life.announced": AT_LIFE_ANNOUNCED,           # it is published, and nobody was woken
     "life.flusher_past": AT_FLUSHER_PAST,          # the flusher has forgotten it, and has not said so
     "life.processor_past": AT_PROCESSOR_PAST,      # a processor has forgotten it, and has not said so
     "return.recovered": AT_RETURN_RECOVERED,       # a partition's files are whole again, and it does not live
-    "return.added": AT_RETURN_ADDED,               # it lives in another slot, and its own says that it returns
-    "return.elsewhere": AT_RETURN_ELSEWHERE,       # its own says that it does not, and nobody was told
-    "return.revived": AT_RETURN_REVIVED,           # it lives as it was, and its slot says that it is to return
-    "delete.wanted": AT_DELETE_WANTED,             # the wish is durable, the keeper was not told
+    "return.added": AT_RETURN_ADDED,               # it is alive in another slot, and its own says that it returns
+    "return.elsewhere": AT_RETURN_ELSEWHERE,       # its own says that it does not, and no change was published
+    "return.revived": AT_RETURN_REVIVED,           # it is alive as before, and its slot says that it is to return
+    "delete.wanted": AT_DELETE_WANTED,             # the request is durable, the keeper was not woken
     "delete.past": AT_DELETE_PAST,                 # nobody looks at the partition any more, its directory has its name
     "delete.renamed": AT_DELETE_RENAMED,           # it has another, not durable
     "delete.done": AT_DELETE_DONE,                 # all directories have, durable; the wish is still there
@@ -163,15 +163,15 @@ OPS = {
     "topic.deleting": AT_TOPIC_DELETING,           # the intent is flushed, no wish stands
     "topic.gone": AT_TOPIC_GONE,                   # the name is free, which is not written down
     "topic.altered": AT_TOPIC_ALTERED,             # other settings are written down, no partition has them
-    "group.kept": AT_GROUP_KEPT,                   # a group's assignment is flushed, and nobody was told of it
+    "group.kept": AT_GROUP_KEPT,                   # a group's assignment is flushed, and no member has its answer
     "log.snapshot": AT_LOG_SNAPSHOT,               # a part of a snapshot is flushed, and others may be missing
     # a connection on its way to a processor
     "handover.sent": AT_HANDOVER_SENT,             # the acceptor has not counted it, and has its own copy
     "handover.taken": AT_HANDOVER_TAKEN,           # the processor has it, and nobody counted that
     # who waits, between what it saw and that it says so
     "wait.ack": AT_ACK_WAITS,                      # what is to be acknowledged is appended and not flushed
-    "wait.hold": AT_HOLD_LOOKED,                   # a held fetch found too little
-    "wait.hold_nobody": AT_HOLD_NOBODY,            # a held fetch found no partition
+    "wait.hold": AT_HOLD_LOOKED,                   # a long poll found too little
+    "wait.hold_nobody": AT_HOLD_NOBODY,            # a long poll found no partition
     "wait.append": AT_APPEND_REFUSED,              # an append found the lock taken, or no room
     "wait.create": AT_CREATE_BUSY,                 # a creation found another one under way
     "wait.flusher": AT_FLUSHER_CLEAN,              # the flusher found a partition flushed, and has taken its mark away

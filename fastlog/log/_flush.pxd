@@ -14,7 +14,7 @@ cdef struct FlushState:
     uint64_t index            # which segment that is
     uint64_t preallocated     # file position up to which that segment has blocks
     uint64_t written_back     # position up to which write-back was started
-    uint64_t dropped          # position up to which the kernel was told to forget pages
+    uint64_t dropped          # position up to which the kernel was asked to drop pages
     uint64_t last_start_ns    # when the last flush began
     uint64_t last_used_ns
     int busy                  # 1 while a worker has it

@@ -74,7 +74,7 @@ cdef enum:
     BLOCK_BYTES = 512              # the unit of st_blocks, whatever the file system
     MARKS_MODE = 0o644             # as of every file, less the umask
     LEAST_FREE_PERCENT = 15
-    ROUNDING_BYTES = 128 << 10     # a file may have so many more bytes of blocks without any preallocation
+    ROUNDING_BYTES = 128 << 10     # more bytes of blocks than this are a preallocation
 
 
 cdef inline bint passing(int r) noexcept nogil:
@@ -165,7 +165,7 @@ cdef class PartitionFlusher:
         st.fd = fd
         st.index = index
         flush_count(&self.open_count, 1)
-        # a flusher that was killed has told nobody what it reserved
+        # a flusher that was killed has not recorded what it reserved
         if fstat(fd, &found) == 0 and found.st_blocks * BLOCK_BYTES > found.st_size + <long>ROUNDING_BYTES:
             st.preallocated = <uint64_t>found.st_blocks * BLOCK_BYTES
         return 0

@@ -15,7 +15,7 @@ cdef enum WalkStatus:
     WALKED = 0                   # the entry begins at ``position``
     WALK_END = 1                 # all entries were walked, and the offset is behind them
     WALK_COLD = 2                # what is to be read next is not in memory
-    WALK_FAR = 3                 # so many bytes have been walked as were allowed
+    WALK_FAR = 3                 # as many bytes have been walked as were allowed
     WALK_DAMAGED = 4             # what stands at ``position`` is no entry
 
 cdef struct Walk:

@@ -18,7 +18,7 @@ class SnapshotEntry(NamedTuple):
     open_offset: int = -1
 
 class ProducerTable:
-    """For one thread; see the module."""
+    """The producers of one partition, by id; not thread-safe."""
 
     def __init__(self, entries: Iterable[SnapshotEntry] = ()) -> None:
         """``entries`` are those of a snapshot."""
@@ -39,7 +39,7 @@ class ProducerTable:
         """Forget producers that were heard of last at this time or before, but for those with open transactions."""
 
     def entries(self) -> list[SnapshotEntry]:
-        """What a snapshot says of them, by id."""
+        """The entries of a snapshot of this table, by producer id."""
 
     def states(self, now_ms: int) -> tuple[ProducerState, ...]:
         """The same for shared memory, with the last five batches of each as far as they are known."""

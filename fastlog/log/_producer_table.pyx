@@ -43,7 +43,7 @@ cdef class Known:
 
 
 cdef class ProducerTable:
-    """For one thread; see the module."""
+    """The producers of one partition, by id; not thread-safe."""
 
     cdef dict known              # by id
 
@@ -124,7 +124,7 @@ cdef class ProducerTable:
                 del self.known[producer]
 
     def entries(self):
-        """What a snapshot says of them, by id."""
+        """The entries of a snapshot of this table, by producer id."""
         cdef Known one
         rows = []
         for producer, one in sorted(self.known.items()):

@@ -21,7 +21,7 @@ from fastlog.log._layout cimport (
 from fastlog.log._files cimport AT_PRODUCER_BEGUN, AT_PRODUCER_BLOCK, AT_PRODUCER_WRITTEN, failpoint
 
 cdef enum:
-    SHARE = 8                    # so many partitions can have a full share of the pool
+    SHARE = 8                    # partitions that can have a full share of the pool
     LATELY_MS = 120000           # Kafka's delivery.timeout.ms: so long a producer tries to send a batch again
     NO_ENTRY = 0xFFFFFFFF
     SEQUENCE_MASK = 0x7FFFFFFF   # behind 2^31 - 1 they begin anew at 0

@@ -120,7 +120,7 @@ class _Check:
         try:
             if not self.read_side_file():
                 return report
-            self.find_strange_files()
+            self.find_unexpected_files()
             segments = self.settled(list_segments(report.directory, self.format.suffix))
             report.log_start = log_start_of(report.directory, self.format, self.files)
         except OSError as error:
@@ -162,7 +162,7 @@ class _Check:
             self.format = self.report.log_format = FORMATS[self.report.side.format]
         return True
 
-    def find_strange_files(self) -> None:
+    def find_unexpected_files(self) -> None:
         listing = self.files.listdir(self.report.directory)
         self.report.flushed_marks = flushed_marks(item.name for item in listing)
         for item in listing:

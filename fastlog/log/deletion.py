@@ -3,10 +3,10 @@
     .fastlog-deleting-<32 hexadecimal digits>         an empty file: the topic whose name has this digest is to go
     <topic>-<partition>.<32 hexadecimal digits>-delete  a partition that has gone, and whose files are to be removed
 
-The order: the wish, durable → no process looks at the topic's partitions any more → each directory gets its other
-name, durable → the wish goes, durable → the topic's name is free, and whoever asked is told → the files are removed. A
-start that finds a wish does the same before it looks for partitions; so what was answered is gone, and what was not is
-whole or gone. An empty file needs no room for data, so that a full disk can be made empty.
+The order: the request, durable → no process looks at the topic's partitions any more → each directory gets its other
+name, durable → the request goes, durable → the topic's name is free, the client is answered → the files are removed. A
+start that finds a request does the same before it looks for partitions; so what was answered is gone, and what was not
+is whole or gone. An empty file needs no room for data, so that a full disk can be made empty.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ DIRECTORY_MODE = 0o755
 AGAIN_BYTES = 4 * 1024 * 1024
 BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system
 FICLONE = 0x40049409  # the number of an ioctl of Linux
-ROUNDING_BYTES = 128 * 1024  # a file may have so many more bytes of blocks without any reservation
+ROUNDING_BYTES = 128 * 1024  # more bytes of blocks than this are a reservation
 
 
 @contextlib.contextmanager
@@ -184,7 +184,7 @@ class FileOps:
         fcntl.ioctl(target, FICLONE, source)
 
     def unlink(self, path: Path) -> None:
-        """Remove a name."""
+        """Remove a file's name (unlink)."""
         self._begin("unlink", path)
         path.unlink()
 

@@ -83,7 +83,7 @@ class FlushMarks:
                 self.no_room = not self.in_doubt  # what was found is still there
 
     def _empty(self) -> None:
-        """A mark for which no room is needed."""
+        """Put a mark without content in place, which needs no room on the disk."""
         with self._files.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC):
             pass
 

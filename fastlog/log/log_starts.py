@@ -23,7 +23,7 @@ from fastlog.segment_files import LOG_STARTS_NAME, MAX_OFFSET
 MAX_BYTES = 64 << 20
 
 Starts = dict[tuple[str, int], int]
-"""By topic and partition."""
+"""The log start's offset by topic and partition."""
 
 log = logging.getLogger(__name__)
 

@@ -397,7 +397,7 @@ class LogManager:
         durable before anything in it becomes visible. ``count`` lifts the configured number of partitions;
         ``format_name`` is the log format, ``topic_id`` the 16 bytes that a topic of record batches is known by, and
         ``settings`` what holds instead of the configuration; they count for one that is not there yet, as does
-        ``settled``: clients of today may be told of it, and ``first_offset``: where the log begins. With an id, the
+        ``settled``: clients of today may see it, and ``first_offset``: where the log begins. With an id, the
         first partition made under a name decides whose the name is.
 
         Raises:
@@ -534,7 +534,7 @@ def _ids_of_messages(found: Iterable[RecoveredPartition]) -> dict[str, bytes]:
 
 
 def _is_settled(found: RecoveredPartition, topics: Mapping[str, Topic]) -> bool:
-    """Whether clients may be told of a partition: not of a topic whose creation was stopped."""
+    """Whether clients may see a partition: not one of a topic whose creation was stopped."""
     topic = topics.get(found.topic)
     return topic is None or topic.phase != CREATING
 

@@ -135,7 +135,7 @@ def producer_ids(following: int) -> Change:
 
 
 def records(changes: Iterable[Change], now_ms: int) -> list[Record]:
-    """The records of these changes."""
+    """The records of the metadata log that these changes become."""
     return [
         Record(
             (f"topic:{change['topic']}" if "topic" in change else change["change"]).encode(),

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 THREADS_PER_DIRECTORY = 8
 ITEMS_PER_THREAD = 16
-"""A directory with fewer gets fewer threads; one directory with no more than so many is done by the caller."""
+"""A directory with fewer gets fewer threads; one directory with at most as many is done by the caller."""
 _TURN_SECONDS = 0.05
 
 Item = TypeVar("Item")

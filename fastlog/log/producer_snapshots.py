@@ -52,7 +52,7 @@ Place = tuple[int, int]
 
 
 class Learned(NamedTuple):
-    """What is known of a log's producers."""
+    """The producers of a log, as its newest usable snapshot and the bytes behind it have them."""
 
     table: ProducerTable
     snapshot: int | None
@@ -187,7 +187,7 @@ def _place(made: LogFormat, segments: Sequence[SegmentFile], offset: int) -> Pla
 
 
 def _tail(made: LogFormat, segments: Sequence[SegmentFile], tail_bytes: int, files: FileOps) -> Place:
-    """Where a batch begins from which the log has so many bytes, or few more if an index knows of one."""
+    """Where a batch begins from which the log has ``tail_bytes``, or few more if an index knows of one."""
     number = len(segments) - 1
     while number > 0 and segments[number].size < tail_bytes:
         tail_bytes -= segments[number].size

@@ -46,7 +46,7 @@ class RecoveredPartition:
     created_ms: int = 0
     flushed_base: int | None = None
     sync_failed: bool = False
-    """The kernel has told of a write-back that failed: what memory holds of the files may be nowhere else."""
+    """The kernel has reported a failed write-back: what memory holds of the files may be nowhere else."""
     no_room: bool = False
     """Nothing is known to be wrong but that the disk is full."""
     indexes: IndexState = NO_INDEXES

@@ -1,11 +1,11 @@
-"""Bringing partitions back at the start of a broker: what is whole is kept, a torn tail is set aside and cut.
+"""Bringing partitions back at the start of a broker: what is whole is kept, a torn tail is quarantined and cut.
 
 The rules, for one partition (``docs/crash-safety.md`` says what they rest on):
 
 - The clean marker names this very end, and the files have it: nothing is scanned.
 - Else everything above the checkpoint is made durable and read again, message by message. Where a sync may have failed
   unseen (``flush_marks``), it is written again first. The first entry that is not whole and valid, and all behind it,
-  is set aside and cut, without asking.
+  is quarantined and cut, without asking.
 - Damage at or below the checkpoint, files that end before it, and gaps or overlaps between segments are no accident of
   a crash: nothing is cut. The partition is read-only up to where its bytes are beyond doubt, or offline. The one gap
   that a crash leaves is behind a segment whose roll was never flushed (``flushed_mark``).
@@ -29,7 +29,7 @@ from typing import Literal
 
 from fastlog.clock import Clock, SystemClock
 from fastlog.errors import LogError, RecoveryError
-from fastlog.log import _files, parallel, producer_snapshots, set_aside
+from fastlog.log import _files, parallel, producer_snapshots, quarantine
 from fastlog.log.discovery import FoundPartition, scan_log_dirs, segment_problems, shown
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import NO_ROOM
@@ -325,7 +325,7 @@ class _Recovery:
     def list_segments(self) -> list[SegmentFile]:
         """The partition's segments in order; anything else that has a segment's name is refused."""
         segments: list[SegmentFile] = []
-        strange = []
+        unexpected = []
         listing = self.files.listdir(self.directory)
         self.marks = flushed_marks(item.name for item in listing)
         for item in listing:
@@ -333,7 +333,7 @@ class _Recovery:
             path = self.directory / item.name
             if base is None:
                 if not item.name.startswith((".", SIDE_FILE_NAME)):
-                    strange.append(item.name)
+                    unexpected.append(item.name)
                 continue
             status = item.stat(follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
@@ -343,8 +343,8 @@ class _Recovery:
             segments.append(SegmentFile(base, path, status.st_size))
             self.times[base] = status.st_mtime_ns // 1_000_000
             self.inodes[base] = status.st_ino
-        if not segments and strange:
-            raise RecoveryError(f"no segment, but other files, such as {strange[0]!r}", path=shown(self.directory))
+        if not segments and unexpected:
+            raise RecoveryError(f"no segment, but other files, such as {unexpected[0]!r}", path=shown(self.directory))
         return sorted(segments)
 
     def first_segment(self, clean_end: int | None) -> SegmentFile:
@@ -354,7 +354,7 @@ class _Recovery:
             raise RecoveryError("all segments are missing", path=shown(self.directory), found=0, expected=known_end)
         if self.side is None:
             made = SideFile(self.clock.now_ms())
-            with contextlib.suppress(OSError):  # the log is as good without it, but not told from one made anew
+            with contextlib.suppress(OSError):  # without it, the log looks like one made anew
                 write_side_file(self.directory, made, self.files)
                 self.side = made
         path = self.directory / self.name(0)
@@ -401,14 +401,14 @@ class _Recovery:
                         return self.read_only(segments[: index + 1], self.end(whole), saved)
                     behind = [*segments[index + 1 :], *behind]
                     gap = f"it follows damage in {segment.path.name}"
-                    self.set_aside_files(behind, gap)
+                    self.quarantine_segments(behind, gap)
                     behind = ()
                 if self.files.cut_to(fd, found.end):
                     self.sync(fd)
             trusted.append(segment._replace(size=found.end))
             if found.end < size:
                 break
-        self.set_aside_files(behind, gap)
+        self.quarantine_segments(behind, gap)
         self.put_mark(trusted[-1].base)
         self.files.fsync_dir(self.directory)
         self.files.fsync_dir(self.directory.parent)
@@ -451,16 +451,16 @@ class _Recovery:
         return whole
 
     def save_tail(self, fd: int, segment: SegmentFile, found: FileScan, size: int) -> str:
-        """Set aside what follows the last whole message, and report it; a reason when that cannot be done."""
+        """Quarantine what follows the last whole message, and report it; a reason when that cannot be done."""
         budget = SearchBudget(COUNT_BUDGET_BYTES)
         messages = self.format.count_entries(self.files, fd, found.end, size, budget)
         try:
-            copy = set_aside.set_aside_span(self.files, fd, segment.path, found.end, size, self.clock.now_ms())
+            copy = quarantine.quarantine_span(self.files, fd, segment.path, found.end, size, self.clock.now_ms())
         except OSError as error:
             self.blank = replace(self.blank, no_room=error.errno in NO_ROOM)
             return (
                 f"{shown(segment.path)} has {found.found} at position {found.end}, and the {size - found.end} bytes "
-                f"from there cannot be set aside: {error.strerror}"
+                f"from there cannot be quarantined: {error.strerror}"
             )
         self.cut_bytes += size - found.end
         self.cut_messages += messages
@@ -476,18 +476,18 @@ class _Recovery:
         )
         return ""
 
-    def set_aside_files(self, segments: Sequence[SegmentFile], reason: str) -> None:
+    def quarantine_segments(self, segments: Sequence[SegmentFile], reason: str) -> None:
         """Take segments that follow a cut out of the log, with bytes that are as durable as the cut."""
         for segment in segments:
             self.make_durable(segment)
             with self.files.open(segment.path, os.O_RDONLY) as fd:
                 budget = SearchBudget(COUNT_BUDGET_BYTES)
                 messages = self.format.count_entries(self.files, fd, 0, segment.size, budget, first_may_be_valid=True)
-            copy = set_aside.set_aside_file(self.files, segment.path, set_aside.TRUNCATED, self.clock.now_ms())
+            copy = quarantine.quarantine_file(self.files, segment.path, quarantine.TRUNCATED, self.clock.now_ms())
             self.cut_bytes += segment.size
             self.cut_messages += messages
             log.warning(
-                "segment set aside path=%s bytes=%d whole_messages=%d copy=%s reason=%s",
+                "segment quarantined path=%s bytes=%d whole_messages=%d copy=%s reason=%s",
                 segment.path,
                 segment.size,
                 messages,

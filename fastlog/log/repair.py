@@ -12,7 +12,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from fastlog.log import set_aside
+from fastlog.log import quarantine
 from fastlog.log.check import Report, Span
 from fastlog.log.files import FileOps
 from fastlog.log.flush_marks import FlushMarks
@@ -22,7 +22,7 @@ from fastlog.log.side_file import write_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME, SIDE_FILE_NAME, SegmentFile, list_segments, segment_name
 
 
-def set_aside_strange_files(report: Report, files: FileOps, now_ms: int) -> list[str]:
+def quarantine_unexpected_files(report: Report, files: FileOps, now_ms: int) -> list[str]:
     """Take files out of the way that can be no part of a log, and a damaged side file; return what was done."""
     done = []
     for problem in report.problems:
@@ -72,7 +72,7 @@ def keep_span(report: Report, span: Span, files: FileOps, now_ms: int) -> list[s
 
 
 def _renamed(files: FileOps, path: Path, now_ms: int) -> str:
-    return f"{path.name}: renamed to {set_aside.set_aside_file(files, path, set_aside.BAD, now_ms).name}"
+    return f"{path.name}: renamed to {quarantine.quarantine_file(files, path, quarantine.BAD, now_ms).name}"
 
 
 def _segment_renamed(files: FileOps, path: Path, now_ms: int) -> str:
@@ -84,7 +84,7 @@ def _segment_renamed(files: FileOps, path: Path, now_ms: int) -> str:
 
 def _cut(segment: SegmentFile, end: int, files: FileOps, now_ms: int) -> list[str]:
     with files.open(segment.path, os.O_RDWR) as fd:
-        copy = set_aside.set_aside_span(files, fd, segment.path, end, segment.size, now_ms)
+        copy = quarantine.quarantine_span(files, fd, segment.path, end, segment.size, now_ms)
         files.ftruncate(fd, end)
         files.fdatasync(fd)
     return [f"{segment.path.name}: cut at position {end}, {segment.size - end} bytes copied to {copy.name}"]
@@ -101,7 +101,7 @@ def _shortened_at_front(
         files.open(segment.path, os.O_RDONLY) as fd,
         files.open_temporary(temporary) as copy,
     ):
-        set_aside.copy_span(files, fd, start, end, copy)
+        quarantine.copy_span(files, fd, start, end, copy)
         files.fdatasync(copy)
     files.rename(temporary, target)
     files.fsync_dir(target.parent)

@@ -4,7 +4,7 @@
      "unnumbered": false, "segments": {"0": [1700000000000, 1700000009000]}, "sealed": {"0": [1048570, 9000]},
      "inode": [9000, 131082], "crc": 1234567890}
 
-``created_ms``  when the log was made, which is how a log is told from one made anew in its place; 0: not known
+``created_ms``  when the log was made, which distinguishes a log from one made anew in its place; 0: unknown
 ``checkpoint``  an offset that was durable and visible when the file was written: recovery scans from there
 ``unnumbered``  whether no batch below the checkpoint was numbered by its producer; false also where nobody knows
 ``segments``    first and last append time of each sealed segment, in ms, by its base offset
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """What a side file says."""
+    """The content of a partition's ``fastlog.json``."""
 
     created_ms: int
     format: str = KAFKA_0_7

@@ -48,7 +48,7 @@ class SlotView(NamedTuple):
     kept_start: int
     wanted_start: int
     settled: bool
-    """It is written down that the partition is there: clients of today are told of it."""
+    """The partition is recorded as existing: clients of today see it."""
 
 
 class IndexState(NamedTuple):

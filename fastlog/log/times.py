@@ -25,7 +25,7 @@ from fastlog.record_batches import HEADER_BYTES, BatchHeader, records
 from fastlog.segment_files import SegmentFile, read_fully, segment_name
 
 STEP_BYTES = 4 << 20
-"""Of a log, walked over in one step."""
+"""Bytes of a log that one step walks over."""
 
 
 class TimedOffset(NamedTuple):

@@ -19,7 +19,7 @@ from fastlog.log.check import Report, Span, check_partition
 from fastlog.log.discovery import scan_log_dirs, shown
 from fastlog.log.files import FileOps, open_lock
 from fastlog.log.formats import format_of_files
-from fastlog.log.repair import keep_span, set_aside_strange_files
+from fastlog.log.repair import keep_span, quarantine_unexpected_files
 from fastlog.segment_files import SIDE_FILE_NAME, split_directory_name
 from fastlog.tools import options, signals
 from fastlog.tools.progress import ConsoleProgress
@@ -117,7 +117,7 @@ def _lock(log_directory: Path, *, exclusive: bool) -> Iterator[bool]:
 def _repair(report: Report, keep: str | None, files: FileOps) -> tuple[Report, list[str]]:
     """Repair what can be repaired without guessing; return the check after it, and what was done."""
     now_ms = SystemClock().now_ms()
-    done = set_aside_strange_files(report, files, now_ms)
+    done = quarantine_unexpected_files(report, files, now_ms)
     if done:
         report = check_partition(report.directory, files)
     span = _chosen(report, keep)

@@ -64,7 +64,7 @@ class FetchRequest(NamedTuple):
 
 
 class MultiFetchRequest(NamedTuple):
-    """Several fetches with one answer."""
+    """MULTIFETCH: several fetches with one answer."""
 
     fetches: tuple[FetchRequest, ...]
 

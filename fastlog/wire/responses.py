@@ -37,7 +37,7 @@ class FetchAnswer(NamedTuple):
 
 
 class OffsetsAnswer(NamedTuple):
-    """Offsets, newest first."""
+    """The answer to OFFSETS: offsets, newest first."""
 
     error: int
     offsets: tuple[int, ...] = ()
@@ -54,7 +54,7 @@ class ProduceAckAnswer(NamedTuple):
 
 
 class HeldFetchAnswer(NamedTuple):
-    """The bytes of one held fetch, empty when the wait ended without any; they may end inside a message.
+    """The bytes of one long poll, empty when the wait ended without any; they may end inside a message.
 
     The positions are there after an error too, when the broker knows them.
     """
@@ -107,7 +107,7 @@ class MetadataAnswer(NamedTuple):
 
 
 class CutPointsAnswer(NamedTuple):
-    """Message boundaries, ascending."""
+    """The answer to CUT_POINTS: offsets at which messages begin, ascending."""
 
     correlation_id: int
     error: int
@@ -135,7 +135,7 @@ class CreateTopicAnswer(NamedTuple):
 
 
 class DeleteTopicAnswer(NamedTuple):
-    """How many partitions were deleted."""
+    """The answer to DELETE_TOPIC: the number of partitions deleted."""
 
     correlation_id: int
     error: int

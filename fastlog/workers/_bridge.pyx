@@ -123,7 +123,7 @@ cdef class Bridge:
         mark.slot, mark.life, mark.base, mark.position = s.index, life, base, position
 
     cdef void note_end(self, fl_slot* s) noexcept nogil:
-        """A client is told where the log ends, and may begin to read there when it has gone on."""
+        """A client gets to know where the log ends, and may begin to read there when it has gone on."""
         cdef fl_end visible
         cdef Place place
         fl_end_read(&s.visible_end, s.visible_ends, &visible)
@@ -211,7 +211,7 @@ cdef class Bridge:
     cdef int convert(self, Conn* c, BridgeJob* job, const Found* found, uint64_t end, int64_t offset, uint64_t most,
                      bint whole, bint has_room) noexcept nogil:
         """Convert what ``find`` has found: at most ``most`` bytes, unless ``whole`` lets the first message be larger. A
-        ``BridgeStatus``; after BRIDGE_WAITS it is that of the job, which ``take`` is to be told of.
+        ``BridgeStatus``; after BRIDGE_WAITS it is that of the job, which is to be handed to ``take``.
         """
         memset(job, 0, sizeof(BridgeJob))
         job.wanted = offset

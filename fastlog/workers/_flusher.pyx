@@ -86,7 +86,7 @@ cdef class FlusherLoop:
     cdef uint64_t* begun_ns              # when each thread began what it does now; 0: nothing
     cdef int most_threads                # of one log directory
     cdef list workers
-    cdef uint64_t seen                   # lives that began or ended and that all of this is past
+    cdef uint64_t seen                   # changes of slots' lives that all of this is past
 
     def __cinit__(self, Arena arena, list flushers, min_interval_ms, bint runs_ahead, heartbeat_ms):
         cdef PartitionFlusher first = flushers[0]

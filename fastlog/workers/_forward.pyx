@@ -203,7 +203,7 @@ cdef class Forward(Remote):
         self.finished = &job.job
 
     cdef void send(self) noexcept nogil:
-        """Send what there is room for."""
+        """Send as much as the socket has room for."""
         cdef PieceHead head
         cdef iovec[2] parts
         cdef msghdr message

@@ -38,7 +38,7 @@ cdef class Jobs:
     ``services`` counts and creates: ``count_deep(memoryview, name, begun)`` counts deep messages and returns their number,
     COUNT_REFUSED, or what is to be given as ``begun`` for the next step, which is None for the first; ``check_batch`` does
     the same with a batch of records, and returns a ``CountJob``'s ``count`` and ``record``, ``make_batches`` makes batches of a set.
-    ``create_partition(name, number)`` gives the number of the slot or a ``CreateState``. What raises is told to its
+    ``create_partition(name, number)`` gives the number of the slot or a ``CreateState``. What raises is reported to its
     ``unexpected``, and its request is refused, has failed or has no answer.
     """
 

@@ -39,7 +39,7 @@ cdef class Partitions:
     cdef list configured             # (name, count): keeps the names
     cdef uint32_t* table             # slot numbers + 1 by hash
     cdef uint64_t mask
-    cdef uint64_t known              # lives that began or ended and stand in the table
+    cdef uint64_t known              # changes of slots' lives that the table has
     cdef uint64_t largest            # partitions of the topic that has most of them
     cdef fl_slot* last               # what was found last
     cdef TopicCount* counted         # the topic whose partitions were counted last

@@ -64,7 +64,7 @@ cdef class Partitions:
             at += 1
 
     cdef int put_count(self, const uint8_t* name, int size, int32_t least) noexcept nogil:
-        """Say that a topic has at least so many partitions; the name must stay where it is. -1 without memory."""
+        """Record that a topic has at least ``least`` partitions; the name must stay where it is. -1 without memory."""
         cdef TopicCount* place = self.place_of(name, size)
         cdef TopicCount* old = self.counts
         cdef uint64_t i, room = self.counts_room
@@ -230,7 +230,7 @@ cdef class Partitions:
         return units <= self.most_units
 
     cdef int32_t draw(self, int count) noexcept nogil:
-        """One of so many partitions, at random."""
+        """One of ``count`` partitions, at random."""
         self.random_state ^= self.random_state << 13
         self.random_state ^= self.random_state >> 7
         self.random_state ^= self.random_state << 17

@@ -296,7 +296,7 @@ cdef class Reads:
         return first
 
     cdef void unpin(self, Found* found) noexcept nogil:
-        """Let the descriptor of a span go."""
+        """Unpin the descriptor of a span, which may be closed then."""
         self.files.unpin(found.entry)
 
     cdef bint descriptors_are_short(self) noexcept nogil:
@@ -312,7 +312,7 @@ cdef class Reads:
         return fl_load(&s.visible_end) == visible
 
     cdef void ask_for_more(self, fl_slot* s) noexcept nogil:
-        """Have this process woken when a slot moves next, and the flusher hurry; the slot is to be looked at afterwards."""
+        """Have this process woken when a slot moves next, and the flusher flush at once; the slot is to be looked at afterwards."""
         if not fl_load(&s.waiters) & (<uint64_t>1 << self.process):
             fl_or(&s.waiters, <uint64_t>1 << self.process)
         # where nothing is unflushed now, the next append wakes the flusher at once

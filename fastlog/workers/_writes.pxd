@@ -29,7 +29,7 @@ cdef struct Run:
     int count
     int done                     # pieces already in the log
     uint64_t done_bytes
-    bint untold                  # one was refused that nobody can be told of
+    bint untold                  # one was refused that no answer can name
     Piece[RUN_PIECES] pieces
     uint32_t[RUN_PIECES] receipts # number of the receipt each piece is owed, or NO_RECEIPT
     uint8_t[STAGE_BYTES] stage
@@ -54,7 +54,7 @@ cdef struct Receipt:
     fl_slot* slot
     uint64_t life                # of the slot
 
-# What one connection has produced and not been told of; in the state that its protocol keeps.
+# What one connection has produced and has no answer to; in the state that its protocol keeps.
 cdef struct Gathered:
     Run* runs
     int run_count

@@ -35,7 +35,7 @@ cdef enum:
     KEPT_RECEIPTS = 16           # that a connection that rests keeps room for
     FIRST_RECEIPT = 0xFFFFFFC0   # they are numbered up to the wrap and beyond: every connection passes it soon
     RUN_WRITTEN = 0
-    RUN_FAILED = -1              # its producer is told by the end of the connection alone
+    RUN_FAILED = -1              # its producer learns it by the end of the connection alone
 
 
 cdef Receipt* receipt_push(Conn* c, Gathered* g) noexcept nogil:
@@ -365,7 +365,7 @@ cdef class Writes:
     # -- receipts ------------------------------------------------------------------------------------------------------
 
     cdef Receipt* next_ready(self, Conn* c, Gathered* g) noexcept nogil:
-        """The first receipt, once it may be told; NULL before: the connection is looked at when that may have changed.
+        """The first receipt, once it may be answered; NULL before: the connection is looked at when that may have changed.
 
         The caller tells it and moves ``head``.
         """

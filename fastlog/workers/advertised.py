@@ -1,4 +1,4 @@
-"""The address that clients are told to connect to: is it known, and does it lead to this broker?"""
+"""The address that clients are to connect to: is it known, and does it lead to this broker?"""
 
 from __future__ import annotations
 

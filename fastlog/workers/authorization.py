@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Operation(enum.IntEnum):
-    """What is done with a resource."""
+    """An operation on a resource, numbered as in Kafka's ACLs."""
 
     READ = 3
     WRITE = 4
@@ -26,7 +26,7 @@ class Operation(enum.IntEnum):
 
 
 class ResourceType(enum.IntEnum):
-    """What it is done with."""
+    """The kind of a resource, numbered as in Kafka's ACLs."""
 
     TOPIC = 2
     GROUP = 3
@@ -55,7 +55,7 @@ a lock, and does not wait. A topic's name that is not UTF-8 has surrogates for t
 
 ANONYMOUS = "User:ANONYMOUS"
 PRINCIPALS = (ANONYMOUS,)
-"""By the number that a connection has."""
+"""Principals, by the number that a connection carries."""
 CLUSTER_NAME = "kafka-cluster"
 
 

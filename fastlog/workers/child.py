@@ -38,7 +38,7 @@ MAY_NOT_RUN = 79
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address the broker serves: bound here, told to clients as ``advertised_host`` and ``advertised_port``.
+    """One address the broker serves: bound here, given to clients as ``advertised_host`` and ``advertised_port``.
 
     ``protocol`` is one of ``listening.PROTOCOLS``.
     """
@@ -60,7 +60,7 @@ class MonitorSocket:
     port: int
     fd: int
     token: bytes = field(repr=False)
-    """Empty: nothing has to be shown."""
+    """What a request has to present; empty: nothing."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -84,7 +84,7 @@ class Shared:
     started_ns: int = field(default_factory=time.monotonic_ns)
     restarts: Restarts = field(default_factory=Restarts)
     switches: Switches = field(default_factory=Switches)
-    cluster_id: str = ""  # of ``meta.properties``: 22 characters, which clients are told
+    cluster_id: str = ""  # of ``meta.properties``: 22 characters, part of answers to clients
     forward_processor: tuple[int, ...] = ()  # by processor, its end of the socket pair to the coordinator
     forward_coordinator: tuple[int, ...] = ()  # and the coordinator's; the supervisor keeps both, as those of hand-over
     groups: GroupBoard | None = None  # where the coordinator tells the page of metrics how groups stand

@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 REMOVE_SECONDS = 0.2
 """How long files are removed at a stretch: there is other work."""
 TURN_SECONDS = 0.005
-"""How soon it is looked again whether every process is past a partition."""
+"""How often it is checked whether every process has let go of a partition."""
 RETRY_SECONDS = 1.0
-"""After a disk refused."""
+"""Until the next try after the disk refused a removal."""
 REMOVE_RETRY_SECONDS = 10.0
 """The same for what is only to be removed: nobody waits for it."""
 
@@ -78,7 +78,7 @@ class Deletions:
             return REMOVE_RETRY_SECONDS
 
     def _take_over(self) -> None:
-        """At first: hold the creation lock once, so that the ends of lives which a dead keeper has not told are told.
+        """Hold the creation lock once, so that ended lives that a dead keeper has not announced are announced.
 
         Without that nobody would ever be past them. Where another process holds it, that one has done so.
         """
@@ -115,7 +115,7 @@ class Deletions:
         for topic, group in itertools.groupby(gone, key=lambda row: row.topic):
             rows = list(group)
             if deletion.wish_name(topic) not in self._wishes:
-                rows = [row for row in rows if self._arena.is_past(row.index)]  # it lives elsewhere, or was put away
+                rows = [row for row in rows if self._arena.is_past(row.index)]  # it is alive elsewhere, or was put away
             elif topic in alive or not all(self._arena.is_past(row.index) for row in rows):
                 continue
             if rows:
@@ -155,7 +155,7 @@ class Deletions:
         return True
 
     def _remove(self) -> float | None:
-        """Remove files for a while."""
+        """Remove files for at most one turn's time; when to go on, None: all are gone."""
         if self._to_remove is None:
             self._to_remove = deletion.find_put_away(self._directories, self._files)
         enough = time.monotonic() + REMOVE_SECONDS

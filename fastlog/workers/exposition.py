@@ -37,7 +37,7 @@ class Family(NamedTuple):
     """``counter``, whose name ends in ``_total``, ``gauge`` or ``histogram``."""
     meaning: str
     samples: Sequence[tuple[str, float, str]]
-    """As of ``Sample``."""
+    """As the fields of ``Sample``."""
 
 
 def labels(**values: object) -> str:

@@ -98,5 +98,5 @@ class GroupBoard:
 
 
 def encoded(rows: Sequence[GroupRow]) -> bytes:
-    """Rows as one line."""
+    """Rows of groups as one line of JSON."""
     return json.dumps(rows, separators=(",", ":")).encode()

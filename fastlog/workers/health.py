@@ -58,11 +58,11 @@ class Health:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the broker was told to stop, or stops because it may not run."""
+        """Whether the broker was asked to stop, or stops because it may not run."""
         return self._arena.ending or self._arena.stopping > 0
 
     def live_problems(self) -> list[str]:
-        """A line for each process whose loop does not turn; empty: it lives.
+        """A line for each process whose loop does not turn; empty: the broker is alive.
 
         A stop has its own time limit, and processes leave during it: it is no lack of life. Nor is a disk that stalls:
         whoever restarts the broker for it loses what waits to be written.

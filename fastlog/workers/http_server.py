@@ -1,7 +1,7 @@
 """A small HTTP/1.1 server for a thread beside other work: one request a connection, everything bounded.
 
 Not ``http.server``: that takes a thread for each connection, reads headers of up to 6 MiB, and waits for ever.
-Here one thread polls, a connection has so many bytes and seconds, and when there are too many of them the oldest goes,
+Here one thread polls, a connection has limits on bytes and seconds, and with too many of them the oldest goes,
 because who behaves is answered in milliseconds and is never the oldest.
 
 Source: RFC 9112 (messages), RFC 9110 (methods, status codes).

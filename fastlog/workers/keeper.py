@@ -59,7 +59,7 @@ _POSTPONED = {
 
 
 class Keeper:
-    """One process, one thread."""
+    """The keeper's duties and when each is due; not thread-safe."""
 
     def __init__(self, shared: child.Shared, clock: retention.SteadyClock = CLOCK) -> None:
         self._shared = shared
@@ -175,7 +175,7 @@ class Keeper:
 
     def _look(self, *, final: bool) -> None:
         if self._arena.create_lock():
-            # whoever died with it has told nobody what it had done; the one who takes it next does
+            # whoever died with it has not announced its changes; the one who takes it next does
             self._arena.create_unlock()
         now = time.monotonic()
         due = []

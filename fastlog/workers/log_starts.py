@@ -21,11 +21,11 @@ from fastlog.log.manager import LogManager
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-"""After a disk refused."""
+"""Until the next try after the disk refused a write."""
 
 
 class LogStarts:
-    """For one thread of the keeper."""
+    """Moves log starts forward and records them, durable before they are visible; used by one thread of the keeper."""
 
     def __init__(self, arena: Arena, manager: LogManager, files: FileOps) -> None:
         self._arena = arena

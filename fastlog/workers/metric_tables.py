@@ -11,7 +11,7 @@ from fastlog.workers.exposition import labels
 
 
 def appended_bytes(view: SlotView) -> int:
-    """An offset that is a position goes on over restarts and lives of slots; that of a dense format counts messages."""
+    """An offset that is a position goes on over restarts and reuse of slots; that of a dense format counts messages."""
     name = format_name(view.format)
     return view.log_end if name is None or FORMATS[name].is_dense else view.log_offset
 
@@ -31,7 +31,7 @@ COUNTED: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ),
     (
         "kafka_server_brokertopicmetrics_totalfetchrequests_total",
-        "Requests FETCH and MULTIFETCH; held fetches are in fastlog_requests_total, as own.",
+        "Requests FETCH and MULTIFETCH; long polls are in fastlog_requests_total, as own.",
         {"": "fetch_requests"},
     ),
     (

@@ -54,7 +54,7 @@ class Metrics:
         self._starts: dict[int, tuple[int, int, int]] = {}  # slot: life, oldest segment, position of its first byte
 
     def families(self) -> Iterator[Family]:
-        """All there is to tell now."""
+        """All metric families with their present values."""
         views = self._views()
         by_process = {number: self._arena.counters(number) for number in self._health.processes}
         total = {name: sum(counts[name] for counts in by_process.values()) for name in by_process[SUPERVISOR]}
@@ -75,7 +75,7 @@ class Metrics:
             yield from self._zookeeper(self._standing(), by_process[KEEPER])
 
     def _views(self) -> list[SlotView]:
-        """Each partition once, also one that is being recovered: in two slots for a moment, of which one lives."""
+        """Each partition once, also one that is being recovered: in two slots for a moment, of which one is alive."""
         found: dict[tuple[str, int], SlotView] = {}
         for index in range(self._arena.slot_count):
             view = self._arena.shown_view(index)
@@ -91,7 +91,7 @@ class Metrics:
         yield _gauge("kafka_brokers", "1: each broker tells of itself, so they are added up.", 1)
         yield _gauge(
             "kafka_broker_info",
-            "1, with the id of the broker and the address that clients are told.",
+            "1, with the id of the broker and the address that clients are given.",
             1,
             labels(id=config.broker_id, address=address),
         )

@@ -73,7 +73,7 @@ class Pages:
             return Answer(401, "a token is needed\n", headers={"WWW-Authenticate": 'Bearer realm="fastlog"'})
         host = request.headers.get("host", "")
         if host and not is_loopback(_without_port(host).lower()):
-            # a page in a browser can give its own name our address, and so read what it is told
+            # a page in a browser can give its own name our address, and so read the answers
             return Answer(403, "ask for an address of loopback or for localhost, or set monitor.token.file\n")
         return None
 

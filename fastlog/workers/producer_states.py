@@ -38,7 +38,7 @@ class ProducerStates:
         self._written: dict[int, int] = {}  # slot: the offset of the last snapshot that is durable
         self._at: dict[int, tuple[int, int]] = {}  # slot: position and segments at that checkpoint
         self._unnumbered: dict[int, int] = {}  # slot: the offset below which its side file says that none is numbered
-        self._forgotten = 0  # producers, as told
+        self._forgotten = 0  # producers, as last reported
         self._told_at = -FORGOTTEN_SECONDS
 
     def forget(self, index: int) -> None:

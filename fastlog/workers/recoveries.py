@@ -2,8 +2,8 @@
 
 A disk that failed a sync or a write may be well again in a second. Then the keeper ends the life of the partition's
 slot, in a way that leaves its visible part readable; when the flusher has no job of it in hand, a thread recovers its
-files as a start would, with nothing below the flushed end in question; and the partition lives again in another slot.
-Where that fails it lives on as it was, and it is tried again later. What was found damaged at the start is for a person
+files as a start would, with nothing below the flushed end in question; and the partition returns in another slot.
+Where that fails it stays as it was, and it is tried again later. What was found damaged at the start is for a person
 to look at.
 """
 
@@ -36,9 +36,9 @@ from fastlog.workers.disk_probe import write_unnamed
 log = logging.getLogger(__name__)
 
 MOST_SECONDS = 60.0
-"""Between two tries; each time one fails, it is twice as long."""
+"""The longest wait between two tries; it doubles with each that fails."""
 MOST_AT_ONCE = 16
-"""There are as many spare slots."""
+"""Partitions that are recovered at once: as many as there are spare slots."""
 TURN_SECONDS = 0.01
 _FOR_A_PERSON = (WHY_START, WHY_NAME)
 
@@ -50,7 +50,7 @@ class _Work:
     directory: int
     views: list[SlotView]
     is_out: bool = False
-    """Their lives have ended."""
+    """Those whose slots are no longer alive."""
     results: list[RecoveredPartition] | None = None
     problem: str = ""
     thread: threading.Thread | None = None
@@ -58,7 +58,7 @@ class _Work:
 
 
 class Recoveries:
-    """For the keeper's main thread."""
+    """Recovers partitions that failed while the broker runs; used by the keeper's main thread alone."""
 
     def __init__(
         self, arena: Arena, appender: Appender, manager: LogManager, files: FileOps, retry_seconds: float
@@ -105,7 +105,7 @@ class Recoveries:
         return TURN_SECONDS
 
     def _left_over(self) -> _Work | None:
-        """What a former keeper has taken out."""
+        """The work that a former keeper began and did not finish."""
         rows = self._arena.returning()
         if not rows:
             return None

@@ -212,7 +212,7 @@ class Services:
         return deep_count(data, self._limits, bytes_per_piece=BYTES_PER_PIECE)
 
     def _refuse_set(self, connection: int, error: Exception) -> int:
-        if len(self._reasons) >= MOST_REASONS:  # of connections that went away before they were told
+        if len(self._reasons) >= MOST_REASONS:  # of connections that went away before their answer
             self._reasons.clear()
         self._reasons[connection] = str(error)
         return REFUSED

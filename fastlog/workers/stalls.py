@@ -51,7 +51,7 @@ def look_at(pid: int) -> Sighting | None:
 
 
 def is_dying(pid: int) -> bool:
-    """Whether the main thread of a child is dead: its parent is told of it when the last of its threads is gone."""
+    """Whether the main thread of a child is dead: its parent learns of it when the last of its threads is gone."""
     seen = look_at(pid) if pid else None
     return seen is not None and seen.state in "ZX"
 

@@ -45,12 +45,12 @@ BIG: Place = ("big", 0)
 SERVED, REFUSED, STORAGE = 0, 101, 103
 HALF = b"\0\0\0\x20half a mess"
 LOST = (raw.ConnectionClosed, BrokenPipeError, ConnectionResetError, ConnectionRefusedError)
-# What lies in a log directory when nobody runs, besides what a recovery has set aside.
+# What lies in a log directory when nobody runs, besides what a recovery has quarantined.
 _KNOWN = re.compile(
     r"\.lock|\.kafka_cleanshutdown|\.fastlog-flushing|meta\.properties(\.tmp)?"
     r"|[a-z0-9]+-0(/([0-9]{20}\.kafka|fastlog\.json|\.flushed-[0-9]{20}))?"
 )
-_SET_ASIDE = re.compile(r"[a-z0-9]+-0/[0-9]{20}\.kafka\.[0-9]+\.truncated")
+_QUARANTINED = re.compile(r"[a-z0-9]+-0/[0-9]{20}\.kafka\.[0-9]+\.truncated")
 
 
 @dataclass
@@ -374,12 +374,12 @@ class Play:
         )
 
     def check_names(self) -> None:
-        """Nothing is left over but what recovery has set aside, which is what was torn."""
+        """Nothing is left over but what recovery has quarantined, which is what was torn."""
         for path in sorted(self.directory.rglob("*")):
             name = str(path.relative_to(self.directory))
-            if _SET_ASIDE.fullmatch(name):
+            if _QUARANTINED.fullmatch(name):
                 data = path.read_bytes()
-                self.expect(data == HALF, f"{name}: {len(data)} bytes were set aside: {data[:60]!r}")
+                self.expect(data == HALF, f"{name}: {len(data)} bytes were quarantined: {data[:60]!r}")
             elif path.is_file():
                 self.expect(_KNOWN.fullmatch(name) is not None, f"{name} is left over")
 

@@ -413,7 +413,7 @@ def _(g: Ground) -> Expected:
     return OFFLINE, None, "all segments are missing"
 
 
-@case("no segment, only what was set aside")
+@case("no segment, only what was quarantined")
 def _(g: Ground) -> Expected:
     (g.directory / "00000000000000000000.kafka.1600000000000.truncated").write_bytes(PARTS[0])
     return OFFLINE, None, "other files"
@@ -592,9 +592,9 @@ def _(g: Ground) -> Expected:
     return OFFLINE, None, "Input/output error"
 
 
-@case("the disk is full when the tail is set aside")
+@case("the disk is full when the tail is quarantined")
 def _(g: Ground) -> Expected:
     g.sound(3)
     g.path(2).write_bytes(PARTS[2] + raw_format.entry(b"more") + TORN)
     g.files.fail("write", 1, errno.ENOSPC)
-    return READ_ONLY, g.ends[3] + len(raw_format.entry(b"more")), "cannot be set aside: No space left"
+    return READ_ONLY, g.ends[3] + len(raw_format.entry(b"more")), "cannot be quarantined: No space left"

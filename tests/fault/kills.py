@@ -189,7 +189,7 @@ def stop(count: int, seed: int, directory: Path) -> Outcome:
             sizes = {f"{topic}-{part}": len(broker.stored_bytes(topic, part)) for topic, part in PLACES}
             outcome.expect(ends == sizes, f"the clean marker says {ends}, the files hold {sizes}")
             damaged = [path for path in broker.log_dirs[0].rglob("*.truncated")]
-            outcome.expect(not damaged, f"bytes were set aside: {damaged}")
+            outcome.expect(not damaged, f"bytes were quarantined: {damaged}")
             broker.start()
             outcome.expect(not marker.exists(), "the marker outlived the start")
             outcome.expect("tail cut" not in broker.log_text(), "the start after a clean stop recovered something")

@@ -40,7 +40,7 @@ def assert_modes(directory: Path, who: str) -> set[str]:
 def test_every_file_has_the_mode_that_was_asked_for(
     start_broker: Callable[..., Broker], topic: str, who: str, umask: int
 ) -> None:
-    """Directories, segments, side files, lock, marker, and what recovery sets aside, whatever the umask of the user."""
+    """Directories, segments, side files, lock, marker, what recovery quarantines, whatever the user's umask."""
     with access.umask(umask):
         broker = start_broker(settings={"log.file.size": 100, **({"log.access": who} if who != "owner" else {})})
     data = broker.log_dirs[0]

@@ -61,7 +61,7 @@ AREAS = (
         _words("fastlog/log/ fastlog/segment_files.py"),
         _unit("append arena producers producer_snapshots c_memory clean_marker creators deletion flush flush_marks"
               " flushed_mark formats fsck hostile_links manager meta_properties named_points offsets parallel recovery"
-              " recovery_many retention segment_files segments set_aside side_file* file_errors flusher_directories"
+              " recovery_many retention segment_files segments quarantine side_file* file_errors flusher_directories"
               " keeper lives log_*"
               " record_batch_log record_batch_deep batches_power_loss")
         + _integration("toy_format")

@@ -481,7 +481,7 @@ def test_what_was_cut_off_is_said(
     (tmp_path / "data" / "t-3" / f"{0:020}.kafka").write_bytes(message(20) + message(30)[:-1])
     assert run_broker(config(tmp_path)) == 0
     assert (
-        "torn tail set aside and cut topic='t' partition=3 bytes=29 whole_messages_behind=0 log_end=20"
+        "torn tail quarantined and cut topic='t' partition=3 bytes=29 whole_messages_behind=0 log_end=20"
         in capfd.readouterr().err
     )
     assert consume_clean_marker(tmp_path / "data", FileOps()) == {"t-3": 20}

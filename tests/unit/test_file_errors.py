@@ -13,7 +13,7 @@ import pytest
 from fastlog import broker
 from fastlog.errors import LogError
 from fastlog.log.files import FileOps
-from fastlog.log.set_aside import set_aside_span
+from fastlog.log.quarantine import quarantine_span
 from tests.harness.faulty_files import FaultyFileOps
 
 
@@ -73,9 +73,9 @@ def test_a_copy_that_does_not_come_to_its_name_takes_no_room(kind: str, tmp_path
     files.fail(kind, 1, errno.ENOSPC)
     with FileOps().open(path, os.O_RDONLY) as fd:
         with pytest.raises(OSError, match="No space left"):
-            set_aside_span(files, fd, path, 6, 14, 7)
+            quarantine_span(files, fd, path, 6, 14, 7)
         assert list(tmp_path.iterdir()) == [path]
-        assert set_aside_span(files, fd, path, 6, 14, 7).read_bytes() == b"and torn"
+        assert quarantine_span(files, fd, path, 6, 14, 7).read_bytes() == b"and torn"
     assert path.read_bytes() == b"whole and torn"
 
 

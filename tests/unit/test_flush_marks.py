@@ -241,7 +241,7 @@ def test_a_mark_that_stays_only_costs_time(tmp_path: Path) -> None:
 def test_a_start_whose_sync_failed_is_remembered(failed: int, tmp_path: Path) -> None:
     """The kernel tells it once: the next start writes again what memory holds.
 
-    The second sync is that of the tail which was set aside.
+    The second sync is that of the quarantined tail.
     """
     logs.write_segments(tmp_path / "t-0", [ENTRY * 3 + b"torn"])
     logs.write_segments(tmp_path / "u-0", [ENTRY])

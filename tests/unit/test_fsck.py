@@ -25,7 +25,7 @@ from tests.fault.foreign_files import CASES, ENTRY_BYTES, PARTS, TORN, Case, Gro
 from tests.harness import logs, raw_format
 from tests.harness.faulty_files import FaultyFileOps
 
-SET_ASIDE = re.compile(r"[0-9]+\.kafka(\.[0-9]+)?\.(truncated|bad)(\.tmp)?", re.ASCII)
+QUARANTINED = re.compile(r"[0-9]+\.kafka(\.[0-9]+)?\.(truncated|bad)(\.tmp)?", re.ASCII)
 DAMAGED = PARTS[1][: ENTRY_BYTES + 20] + b"?" + PARTS[1][ENTRY_BYTES + 21 :]
 
 
@@ -97,7 +97,7 @@ def test_damage_is_explained_by_file_position_and_offset(directory: Path, capsys
 
 
 @pytest.mark.parametrize("flushed", [-1, 0, 1])
-def test_only_what_was_not_flushed_is_set_aside_at_a_start(
+def test_only_what_was_not_flushed_is_quarantined_at_a_start(
     flushed: int, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A tail that begins before the flushed end is no rest of an append."""
@@ -215,7 +215,7 @@ def test_repair_keeps_the_side_that_was_asked_for(
     assert [segment.base for segment in recovered.segments] == [round(start * size) for start in starts]
     after = logs.contents(directory)
     assert logs.lost_bytes(before, after) == []
-    assert all(SET_ASIDE.fullmatch(name) or name.endswith(".kafka") for name in after)
+    assert all(QUARANTINED.fullmatch(name) or name.endswith(".kafka") for name in after)
     assert fsck(directory) == 0
 
 

@@ -86,7 +86,7 @@ def test_a_temporary_file_is_always_a_new_one(
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_a_tail_is_set_aside_into_a_new_file(link: Callable[[Path, Path], None], directory: Path, victim: Path) -> None:
+def test_a_tail_goes_into_a_new_file(link: Callable[[Path, Path], None], directory: Path, victim: Path) -> None:
     with (directory / "t-0" / SEGMENT).open("ab") as segment:
         segment.write(b"torn")
     link(victim, directory / "t-0" / f"{SEGMENT}.truncated.tmp")

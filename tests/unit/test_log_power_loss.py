@@ -23,7 +23,7 @@ from fastlog.log.creators import add_creator
 from fastlog.log.files import FileOps, make_directory
 from fastlog.log.manager import LogManager
 from fastlog.log.recovery import RecoveredPartition, recover_partition
-from fastlog.log.repair import keep_span, set_aside_strange_files
+from fastlog.log.repair import keep_span, quarantine_unexpected_files
 from fastlog.log.side_file import SideFile, read_side_file, write_side_file
 from fastlog.segment_files import SIDE_FILE_NAME
 from fastlog.workers.child import Shared
@@ -471,7 +471,7 @@ def over_one_that_is_damaged(directory: Path) -> None:
 
 def repair(directory: Path, files: FileOps, keep: str, now_ms: int = NOW_MS) -> None:
     report = check_partition(directory, files)
-    set_aside_strange_files(report, files, now_ms)
+    quarantine_unexpected_files(report, files, now_ms)
     if report.problems:
         keep_span(report, report.choices[0 if keep == "before" else -1], files, now_ms)
 
@@ -578,7 +578,7 @@ def test_a_file_that_was_no_part_of_the_log_is_out_of_it_for_good(root: Path) ->
     disk, files = Disk(root), WrittenDown()
     report = check_partition(directory, files)
     assert [problem.kind for problem in report.problems] == ["side-file"]
-    (line,) = set_aside_strange_files(report, files, NOW_MS)
+    (line,) = quarantine_unexpected_files(report, files, NOW_MS)
     assert check_partition(directory, files).problems == []
     name = line.rpartition(" ")[2]
     for left in after_power_loss(disk, files.steps):

@@ -277,7 +277,7 @@ def test_names_of_other_widths_are_made_20_digits(directory: Path) -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_short_reads_and_writes_change_nothing(every: int, directory: Path) -> None:
-    """T-10: the tail that is set aside is whole, and so is what is kept."""
+    """T-10: the tail that is quarantined is whole, and so is what is kept."""
     logs.write_segments(directory, [PARTS[0] + TORN])
     files = FaultyFileOps()
     files.shorten("read", every)

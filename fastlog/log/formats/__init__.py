@@ -80,9 +80,9 @@ def format_name(number: int) -> str | None:
 
 
 def is_for_kafka07(number: int) -> bool:
-    """Whether clients of Kafka 0.7 may be told of a log whose format has this number.
+    """Whether clients of Kafka 0.7 may see a log whose format has this number.
 
-    They may of one that this version does not know: it is out of service, and they are told that.
+    They may see one that this version does not know: it is out of service, and the answers say so.
     """
     name = format_name(number)
     return name is None or FORMATS[name].is_for_kafka07

@@ -51,7 +51,7 @@ cdef int walk_batch(const uint8_t* p, uint64_t size, RecordsFound* out) noexcept
 
 
 cdef int check(const uint8_t* p, uint64_t size, bint is_stored, int64_t* largest) noexcept nogil:
-    """Whether a produced batch of so many bytes is valid, as far as that can be told without decompressing it.
+    """Whether a produced batch of ``size`` bytes is valid, as far as that can be checked without decompressing it.
 
     ``largest`` takes the largest time of its records; of compressed ones, what the batch says. ``is_stored``: as another log
     has it (``validate_stored``).

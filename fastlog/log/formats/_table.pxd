@@ -28,7 +28,7 @@ cdef enum EntryStatus:
     ENTRY_INVALID = 1        # what stands here is no entry
     ENTRY_UNREADABLE = 2     # it is longer than what can be read
 
-# Whose clients can read and write a log; others are told that they cannot.
+# Whose clients can read and write a log; those of the other protocol get an error.
 cdef enum Clients:
     OF_KAFKA_07 = 1
     OF_KAFKA = 2

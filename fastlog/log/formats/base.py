@@ -38,7 +38,7 @@ class SearchBudget:
         self.exhausted = False
 
     def take(self, count: int) -> bool:
-        """Use up so many bytes; False when they are not there any more."""
+        """Consume ``count`` bytes of the budget; False when it has fewer left."""
         if self.bytes_left is not None:
             self.bytes_left -= count
             self.exhausted = self.exhausted or self.bytes_left < 0
@@ -67,7 +67,7 @@ class DumpedEntry(NamedTuple):
     offset: int
     next_offset: int
     end: int
-    """The file position behind it."""
+    """The position in the file behind the entry."""
     valid: bool
     payload: bytes | None
     """None: it has none, or what it holds is shown as entries inside of it."""
@@ -84,7 +84,7 @@ class LogFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in the side file."""
+        """The format's name in the side file."""
 
     @property
     def suffix(self) -> str:

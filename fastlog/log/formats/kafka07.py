@@ -76,7 +76,7 @@ class Kafka07:
         return IndexState()
 
     def largest_ms(self, files: FileOps, segment: SegmentFile) -> int | None:
-        """They have none."""
+        """None: messages of 0.7 have no times."""
         return None
 
     def end_offset(self, segment: SegmentFile) -> int:

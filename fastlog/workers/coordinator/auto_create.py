@@ -20,7 +20,7 @@ from fastlog.workers.coordinator.topics import Pending
 from fastlog.workers.kafka.codes import Code
 
 WAIT_SECONDS = 5.0
-"""A client is told after so long that there is no leader yet, and asks again; what has begun goes on."""
+"""After this time a client gets "no leader yet", and asks again; what has begun goes on."""
 AT_ONCE = 16
 """Topics of one request that are made at the same time."""
 LEGAL_NAME = re.compile(rb"[A-Za-z0-9._-]{1,249}")

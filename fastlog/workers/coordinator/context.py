@@ -73,5 +73,5 @@ def deadline(timeout: Any) -> float:
 
 
 def error(code: Code, message: str | None = None) -> dict[str, Any]:
-    """The fields of an error."""
+    """The fields that an answer has for an error."""
     return {"error_code": int(code), "error_message": message}

@@ -17,7 +17,7 @@ A piece is one packet of a socket pair, so its bounds are kept, and is sent whol
 | 94 | 2 | 0 |
 | 96 | | bytes |
 
-What is told of the client is 0 in answers. The pieces of a frame come one after the other, those of the next behind
+The fields about the client are 0 in answers. The pieces of a frame come one after the other, those of the next behind
 them: a frame whose sender was killed half-way is known by the next one's beginning. Who receives a piece drops it
 unless both incarnations are those of now. ``_forward.pyx`` is the processor's side, with the same table as a struct.
 """
@@ -37,7 +37,7 @@ MOST_ANSWER_BYTES = 64 << 20
 
 
 class Head(NamedTuple):
-    """The head of a piece."""
+    """The head of one piece of a frame between processor and coordinator."""
 
     number: int
     connection: int

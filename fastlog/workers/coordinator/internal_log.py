@@ -48,7 +48,7 @@ _APPENDED, _BUSY, _FULL, _FAILED, _OFFLINE, _GONE = range(6)
 
 Work = Generator[Wait, Any, None]
 Outcome = Exception | str
-"""Of a write: DONE, or why not."""
+"""Of a write: DONE, or the reason why it failed."""
 DONE = "done"
 
 log = logging.getLogger(__name__)
@@ -83,8 +83,8 @@ class InternalLog:
     def __init__(
         self, disk: Disk, loop: Loop, topic: str, partition: int, make: Callable[[], SlotView], waits_for_disk: bool
     ) -> None:
-        """``make`` gives the slot as it lives now, on the worker's thread, and makes the partition where that is to be
-        done here.
+        """``make`` gives the slot that is alive now, on the worker's thread, and creates the
+        partition where that is its job.
 
         ``waits_for_disk``: however long it takes; else one that takes FLUSH_SECONDS is as good as one that refuses.
         """
@@ -106,7 +106,7 @@ class InternalLog:
         self._no_snapshot_until = 0.0
         self._reserved = (-1, -1, 0)  # the life, the segment, and up to which of its bytes the disk is reserved
         self.queued_bytes = 0
-        """Of writes that are not flushed yet."""
+        """Bytes of writes that are not flushed yet."""
 
     def directory(self) -> Path:
         """Where its files are; on the worker's thread.
@@ -140,7 +140,7 @@ class InternalLog:
         return written
 
     def is_long(self, state_bytes: int) -> bool:
-        """Whether it is time for a snapshot, which would have about so many bytes."""
+        """Whether it is time for a snapshot, which would have about ``state_bytes``."""
         if self._parts is not None or time.monotonic() < self._no_snapshot_until:
             return False
         view = self._disk.loops_manager.slot(self.topic, self.partition)

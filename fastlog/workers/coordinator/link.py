@@ -17,7 +17,7 @@ MOST_ANSWER_BYTES_QUEUED = 32 << 20
 
 
 class Link:
-    """For the loop's thread."""
+    """A processor's connection to the coordinator; used by the loop's thread alone."""
 
     def __init__(self, arena: Arena, number: int, fd: int) -> None:
         """``number`` counts the processors from 0. ``fd`` does not block, and stays the caller's."""
@@ -95,7 +95,7 @@ class Link:
         self.send()
 
     def send(self) -> None:
-        """Send what there is room for."""
+        """Send as much as the socket has room for."""
         self.look()
         while self._answers:
             frame, answer = self._answers[0]

@@ -57,7 +57,7 @@ class Timer:
         self.act: Callable[[], object] | None = act
 
     def cancel(self) -> None:
-        """Not to be done any more."""
+        """Take the call out of the schedule."""
         self.act = None
 
 
@@ -82,7 +82,7 @@ class Loop:
         self._selector.register(self._done_fd, selectors.EVENT_READ, self._take_done)
         self._has_ended = self._is_closed = False
         self.tasks = 0
-        """Tasks that are under way."""
+        """The number of tasks under way."""
         self.step_mark: int | None = None
         """What ``mark`` said before the step that the thread is at; None: it is at none."""
 
@@ -135,7 +135,7 @@ class Loop:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def start(self, task: Task) -> None:
-        """Begin a task, at once."""
+        """Run a task up to its first wait."""
         self.tasks += 1
         self._go_on(task, None, None)
 

@@ -63,7 +63,7 @@ class MetadataLog:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is time to begin anew."""
+        """Whether a snapshot is due: the log is long beside the state that it describes."""
         return self._log.is_long(self._state_bytes)
 
     def begin_anew(self) -> Work:

@@ -39,7 +39,7 @@ The second callback says before that that the request's bytes are not kept any m
 
 
 class Coordinator:
-    """For one thread."""
+    """The coordinator's parts and their loop; not thread-safe."""
 
     def __init__(self, shared: child.Shared, loop: Loop, handle: Handle) -> None:
         self._arena = shared.arena
@@ -64,7 +64,7 @@ class Coordinator:
         self._loop.turn(most_seconds)
 
     def wake(self) -> None:
-        """The shared memory may have changed."""
+        """Look at the shared memory, which may have changed."""
         self._arena.wake_taken(COORDINATOR)
         for link in self._links:
             link.look()
@@ -147,7 +147,7 @@ def run(shared: child.Shared, number: int) -> int:
         if shared.arena.stopping >= STAGE_COORDINATOR:
             return 0
         if time.monotonic() >= beat_at:
-            # as if woken: a waker that died may have set the flag and told nobody
+            # as if woken: a waker that died may have set the flag and not signalled
             beat_at = time.monotonic() + child.HEARTBEAT_MS / 1000
             coordinator.wake()
             topics.adopt()

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Promise(Generic[T]):
-    """Given once; who waits is told then, in the order of asking, or at once."""
+    """Given once; whoever waits is called then, in the order of asking, or at once."""
 
     __slots__ = ("_acts", "_value")
 

@@ -20,11 +20,11 @@ MOST_INT = 2**31 - 1
 MOST_LONG = 2**63 - 1
 MOST_FIRST_OFFSET = 2**62
 MOST_FLUSH_MS = 2**40
-"""35 years."""
+"""About 35 years."""
 
 
 class Effect(enum.Enum):
-    """What a key does."""
+    """Whether a topic's setting has an effect, is only accepted, or is only displayed."""
 
     OBEYED = "obeyed"
     SHOWN = "taken and shown, without effect"
@@ -52,7 +52,7 @@ class Key(NamedTuple):
     low: float = 0
     high: float = 0
     allowed: tuple[str, ...] = ()
-    """Of a STRING or a LIST; empty: any."""
+    """The values that a STRING or a LIST may have; empty: any."""
     note: str = ""
 
 
@@ -108,14 +108,14 @@ KEYS = {
         _key("unclean.leader.election.enable", Type.BOOLEAN, Effect.SHOWN, "false"),
     )
 }  # fmt: skip
-"""By name."""
+"""The settings of topics by name."""
 
 
 def first_offsets(text: str, partitions: int) -> list[int]:
     """Where each partition of a new topic begins.
 
     Raises:
-        InvalidSettingError: it is not that of so many partitions.
+        InvalidSettingError: it does not fit that number of partitions.
     """
     try:
         found = [_whole(each.strip()) for each in text.split(",")]
@@ -143,7 +143,7 @@ def checked(given: Mapping[str, str | None]) -> dict[str, str]:
 def _checked(name: str, value: str | None) -> str:
     key = KEYS.get(name)
     if name.startswith("fastlog."):
-        raise InvalidSettingError(f"{name} is told of topics of Kafka 0.7, and of none that clients of today make")
+        raise InvalidSettingError(f"{name} is a setting of topics of Kafka 0.7, not of those made by clients of today")
     if key is None or value is None:
         raise InvalidSettingError(f"Unknown topic config name: {name}")
     text = value.strip()

@@ -54,14 +54,14 @@ ADOPT_SECONDS = 0.5
 ID_BLOCK = 1000
 """Producer ids that are taken at once; those of a block that are not given out are lost with the process."""
 MOST_PARTITIONS = 4096
-"""Of one topic, made by one request."""
+"""The most partitions of a topic that one request creates."""
 ILLEGAL_NAME = "Topic name is invalid: the legal characters are ASCII alphanumerics, '.', '_' and '-', 249 at most"
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 OF_KAFKA07 = "a topic of Kafka 0.7, whose settings are those of the broker (topic.*)"
 
 
 class Outcome(NamedTuple):
-    """What came of a piece of work."""
+    """The result of a change to topics: an error code, and what the answer says of it."""
 
     code: Code = Code.NONE
     message: str | None = None
@@ -186,7 +186,7 @@ class Topics:
         return name in self._busy or bool(self._manager.partitions(name))
 
     def shown_count(self, name: str) -> int:
-        """How many partitions clients are told that a topic has; of one of 0.7, as many as it may have."""
+        """The number of a topic's partitions in answers to clients; of one of 0.7, as many as it may have."""
         return self._manager.partition_count(name) if self.of_kafka07(name) else len(self.partitions(name))
 
     def partition_count(self, name: str) -> int:
@@ -258,7 +258,7 @@ class Topics:
     # -- creating ------------------------------------------------------------------------------------------------------
 
     def refusal(self, name: str, count: int) -> Outcome | None:
-        """Why a topic with so many partitions cannot be made now; None: it can."""
+        """Why a topic with that number of partitions cannot be made now; None: it can."""
         if not self.is_ready:
             return Outcome(Code.COORDINATOR_LOAD_IN_PROGRESS, "the metadata log is being read")
         if name in self._busy or name in self._log.state.topics or self._manager.partitions(name):
@@ -303,7 +303,7 @@ class Topics:
         return (yield from self._finish_creation(topic))
 
     def _finish_creation(self, topic: Topic) -> Work:
-        """From the flushed intent on."""
+        """Finish a creation whose intent is flushed."""
         _files.reach("topic.creating")
         try:
             yield from self._make(topic, 0)
@@ -326,7 +326,7 @@ class Topics:
         return Outcome(topic=topic)
 
     def _settle(self, topic: Topic) -> None:
-        """Let clients be told of the partitions that are written down."""
+        """Let clients see the partitions that are recorded."""
         for view in self._manager.partitions(topic.name):
             if not view.settled and view.topic_id == topic.topic_id and view.partition < topic.partitions:
                 self._arena.settle(view.index)
@@ -387,7 +387,7 @@ class Topics:
         return self._start(name, self._grow(name, count))
 
     def refusal_to_grow(self, name: str, count: int) -> Outcome | None:
-        """Why it cannot be; None: it can."""
+        """Why the topic cannot have ``count`` partitions; None: it can."""
         views = self.partitions(name)
         if not self.is_ready or name in self._busy:
             return Outcome(Code.COORDINATOR_LOAD_IN_PROGRESS, "the topic is being changed")

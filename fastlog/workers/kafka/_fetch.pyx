@@ -283,7 +283,7 @@ cdef class Fetches:
                 self.slot_waits.join(&part.wait, c, part.found.slot)
                 self.note_moved(f, part)
             elif part.wait.conn != NULL and part.wait.slot != part.found.slot.index:
-                # the partition lives in another slot now: once more, when that is waited for
+                # the partition is in another slot now: once more, when that is waited for
                 self.slot_waits.join(&part.wait, c, part.found.slot)
                 self.note_moved(f, part)
             if part.found.ahead:

@@ -9,7 +9,7 @@ from fastlog.workers.kafka._topics cimport Topics
 from fastlog.workers.kafka._wire cimport Reader, Writer
 from fastlog.workers.net._connection cimport Conn
 
-# One partition that LIST_OFFSETS asks for, and what it is told.
+# One partition that LIST_OFFSETS asks for, and its answer.
 cdef struct Listed:
     const uint8_t* name
     int name_size

@@ -9,7 +9,7 @@ from fastlog.workers.kafka._topics cimport Topics
 from fastlog.workers.kafka._wire cimport Reader, Writer
 from fastlog.workers.net._connection cimport Conn
 
-# What clients of a listener are told to connect to.
+# The address that clients of a listener are given.
 cdef struct Address:
     const char* host
     int size

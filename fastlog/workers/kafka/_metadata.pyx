@@ -227,7 +227,7 @@ cdef class Metadata:
                 if is_allowed(self.engine.authorizer, c, DESCRIBE, first.name, <int>first.name_bytes):
                     named.name, named.size = first.name, <int>first.name_bytes
                 else:
-                    first, code = NULL, CODE_UNKNOWN_TOPIC_ID  # who may not see its name is not told of it
+                    first, code = NULL, CODE_UNKNOWN_TOPIC_ID  # whoever may not see its name does not learn of it
         elif named.size <= 0 or named.size > LONGEST_TODAY or not self.engine.partitions.is_legal(named.name, named.size):
             code = CODE_INVALID_TOPIC
         elif not is_allowed(self.engine.authorizer, c, DESCRIBE, named.name, named.size):
@@ -305,7 +305,7 @@ cdef class Metadata:
             fl_refused(self.engine.cell, METADATA, code)
 
     cdef int settled_partitions(self, const uint8_t* name, int size, bint bridged) noexcept nogil:
-        """How many partitions of a topic clients are told of; of one of 0.7 all that it may have."""
+        """The number of a topic's partitions in answers; of one of 0.7 all that it may have."""
         cdef int partition, held = 0
         cdef fl_slot* s
         for partition in range(self.engine.partitions.partition_count(name, size)):

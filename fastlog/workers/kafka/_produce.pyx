@@ -244,7 +244,7 @@ cdef class Produces:
             return self.refuse(c, x, head, p, partition, CODE_INVALID_ACKS, "acks that are neither 0, 1 nor all", x.acks)
         if x.is_transactional:
             return self.refuse(c, x, head, p, partition, CODE_TRANSACTION_DENIED, "transactions are not served yet", 0)
-        # before the topic is looked up: whether it is there is told to those who may write to it
+        # before the topic is looked up: only those who may write to it learn whether it is there
         if not is_allowed(self.engine.authorizer, c, api_of(self.kinds, PRODUCE).operation, name, x.name_size):
             return self.refuse(c, x, head, p, partition, CODE_TOPIC_DENIED, "not authorized to write", 0)
         if x.name_size >= 2 and name[0] == c"_" and name[1] == c"_":

@@ -11,7 +11,7 @@ cdef class Topics:
     cdef Engine engine
     cdef uint32_t* table         # slot numbers + 1 by the hash of the topic's id
     cdef uint64_t mask
-    cdef uint64_t known          # lives that began or ended and stand in the table
+    cdef uint64_t known          # changes of slots' lives that the table has
 
     cdef bint are_in_part(self) noexcept nogil
     cdef fl_slot* first_of(self, const uint8_t* name, int size) noexcept nogil
@@ -35,7 +35,7 @@ cdef inline bint is_bridged(fl_slot* s) noexcept nogil:
 
 
 cdef inline bint is_settled(fl_slot* s) noexcept nogil:
-    """Whether clients may be told of a partition: it is written down that it is there."""
+    """Whether clients may see a partition: it is recorded as existing."""
     return fl_load(&s.settled) != 0
 
 

@@ -9,7 +9,7 @@ import enum
 
 
 class Code(enum.IntEnum):
-    """By Kafka's names."""
+    """The error codes that fastlog answers, by Kafka's names."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

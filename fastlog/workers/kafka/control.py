@@ -25,7 +25,7 @@ class Control:
         advertised: Sequence[tuple[str, int]],
         cluster_id: str,
     ) -> None:
-        """``advertised``: host and port that clients are told to connect to, by the listener that they come through."""
+        """``advertised``: host and port that clients are to connect to, by the listener that they come through."""
         self.broker_id = config.broker_id
         self.cluster_id = cluster_id.encode()
         self.advertised = [(host.encode(), port) for host, port in advertised]

@@ -20,7 +20,7 @@ from fastlog.workers.authorization import Operation
 
 
 class Api(NamedTuple):
-    """One request kind: the versions that clients are told of, the first one served, and the first flexible one."""
+    """One request kind: the versions that ApiVersions lists, the first one served, and the first flexible one."""
 
     name: str
     first: int
@@ -33,7 +33,7 @@ class Api(NamedTuple):
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 
 APIS: dict[int, Api] = {
-    # told of from 0 on: else librdkafka before 2.11.1 takes it that the broker knows no compression, and uses none
+    # listed from 0 on: else librdkafka before 2.11.1 takes it that the broker knows no compression, and uses none
     PRODUCE: Api("Produce", 0, 3, 11, 9, Operation.WRITE),
     FETCH: Api("Fetch", 4, 4, 16, 12, Operation.READ),
     LIST_OFFSETS: Api("ListOffsets", 1, 1, 9, 6, Operation.DESCRIBE),
@@ -71,5 +71,5 @@ FORWARDED: dict[int, Api] = {
 
 
 def offered() -> dict[int, tuple[int, int]]:
-    """The versions that clients are told of, by api key."""
+    """The versions that ApiVersions lists, by api key."""
     return {key: (api.first, api.last) for key, api in sorted((APIS | FORWARDED).items())}

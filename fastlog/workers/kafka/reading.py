@@ -51,7 +51,7 @@ def listed_offsets(request: bytes) -> Iterator[Listed]:
 
 
 def _begun(request: bytes, key: int) -> _Reading:
-    """A place behind the head."""
+    """A reader of a request's body, behind the head."""
     reading = _Reading(request, CORRELATION_END)
     reading.string()  # the client's id, whose length is never a varint
     reading.flexible = reading.version >= kinds.APIS[key].flexible
@@ -60,7 +60,7 @@ def _begun(request: bytes, key: int) -> _Reading:
 
 
 class _Reading:
-    """A place in a request."""
+    """A reader of a request's fields, with its position."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data, self._at, self.flexible = data, at, False

@@ -1,6 +1,6 @@
-"""FETCH, MULTIFETCH and the held fetch, a long poll: sizes and errors in front, the bytes of the log behind them.
+"""FETCH, MULTIFETCH and the long poll: sizes and errors in front, the bytes of the log behind them.
 
-Source: Kafka 0.7.2 for requests 1 and 2 (one segment per fetch, empty bodies on errors); the held fetch is fastlog's.
+Source: Kafka 0.7.2 for requests 1 and 2 (one segment per fetch, empty bodies on errors); the long poll is fastlog's.
 """
 
 cimport cython

@@ -1,6 +1,6 @@
 """A connection that speaks Kafka 0.7: its frames one after the other, what each waits for, and what was gathered before.
 
-Requests say what they came to (``Outcome``); here alone a connection is told to wait, and what is gathered is written. The
+Requests say what they came to (``Outcome``); here alone a connection is made to wait, and what is gathered is written. The
 states of the request at the front stand in ``_exchange``.
 
 Source: Kafka 0.7.2 for requests 0-4, down to which of them close the connection; 1000-1006 are fastlog's own.
@@ -134,7 +134,7 @@ cdef class Kafka07(Protocol):
         return CLOSES if r == CLOSE else GOES_ON
 
     cdef int write(self, Conn* c, Exchange* x) noexcept nogil:
-        """Write what is gathered and tell what can be told of it: DONE, CLOSE, or what the rest waits for."""
+        """Write what is gathered and answer what can be answered: DONE, CLOSE, or what the rest waits for."""
         cdef bint failed = False
         cdef int reasons
         go_on(c, WAIT_LOCK | WAIT_SPACE)

@@ -73,7 +73,7 @@ cdef class Own:
         x.answer = NULL
 
     cdef int error(self, Conn* c, int kind, int32_t correlation, int code) noexcept nogil:
-        """Answer one of fastlog's own requests with an error; a held fetch has its two offsets even then, unknown."""
+        """Answer one of fastlog's own requests with an error; a long poll has its two offsets even then, unknown."""
         cdef size_t size = 26 if kind == HELD_FETCH else 10
         cdef uint8_t* head = out_bytes(c, size)
         if head == NULL:

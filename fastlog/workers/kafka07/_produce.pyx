@@ -223,7 +223,7 @@ cdef class Produces:
         cdef bint converts
         if partition == -1:
             partition = x.chosen
-        # before the topic is looked up: whether it is there is told to those who may write to it
+        # before the topic is looked up: only those who may write to it learn whether it is there
         if self.authorizer.has_rule and not is_allowed(self.authorizer, c, operation_of(self.kinds, PRODUCE), name, name_size):
             return self.refuse(c, receipt, CODE_DENIED, "not authorized to write", CODE_DENIED, name, name_size, partition)
         r = self.partitions.resolve(name, name_size, &partition, TO_PRODUCE, OF_KAFKA_07, &s)
@@ -247,7 +247,7 @@ cdef class Produces:
                         name, name_size, partition)
             return DONE
         if found.status == ENTRIES_CUT:
-            # 0.7 drops a cut last message silently; whoever waits for an answer is told
+            # 0.7 drops a cut last message silently; whoever waits for an answer learns of it
             if receipt != NULL or (found.bytes == 0 and size >= 4):
                 found.status = -1
             else:

@@ -94,7 +94,7 @@ cdef class Requests:
         return r
 
     cdef int malformed(self, Conn* c, int kind, const char* reason) noexcept nogil:
-        """A request that has no answer."""
+        """Count and log a malformed request, which has no answer; returns CLOSE."""
         self.engine.reports.invalid_request(c, reason, kind)
         return CLOSE
 

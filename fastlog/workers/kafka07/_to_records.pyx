@@ -94,7 +94,7 @@ cdef class ToRecords:
 
     cdef int put(self, Conn* c, Exchange* x, fl_slot* s, const uint8_t* batches, uint64_t size, int64_t count,
                  int64_t time_ms, uint32_t receipt) noexcept nogil:
-        """Add whole batches to the run."""
+        """Add whole batches of ``size`` bytes to the connection's run for the partition."""
         cdef Entries made
         cdef int r
         memset(&made, 0, sizeof(made))

@@ -45,7 +45,7 @@ MAX_METADATA_PARTITIONS = 131_072
 """In one answer: a topic is described as often as its name is given."""
 MAX_CUT_POINTS = 65536
 MAX_NEW_PARTITIONS = 4096
-"""A topic is created with no more."""
+"""The most partitions that a topic is created with."""
 STEP_PARTITIONS = 16
 """Made in one step: each costs some files and their syncs."""
 
@@ -61,7 +61,7 @@ class Answers:
         advertised: Sequence[tuple[str, int]],
         authorizer: Authorizer | None = None,
     ) -> None:
-        """``advertised``: host and port that clients are told to connect to, by the listener that they come through."""
+        """``advertised``: host and port that clients are to connect to, by the listener that they come through."""
         self._config = config
         self._arena = arena
         self._manager = manager
@@ -70,7 +70,7 @@ class Answers:
         self._directories = [Path(path) for path in arena.log_dirs]
         self._landmarks = Landmarks()
         self._deletions: dict[tuple[int, str], frozenset[tuple[int, int]]] = {}
-        """By connection and topic, which slots and lives are to go before it is answered."""
+        """By connection and topic, which slots in which life are to go before it is answered."""
 
     def answer(self, body: bytes, client: Client) -> bytes | bool | None:
         """The frame for one of fastlog's rare requests; ``body`` begins at its id and reaches past the correlation id.

@@ -38,7 +38,7 @@ class Landmarks:
         self._marks: OrderedDict[tuple[int, int], array[int]] = OrderedDict()
 
     def below(self, log: tuple[int, int], offset: int) -> int | None:
-        """The last one at or before an offset."""
+        """The last known boundary at or before an offset; None: none is known."""
         marks = self._marks.get(log)
         if marks is None:
             return None
@@ -74,7 +74,7 @@ class Stream:
         self.format = log_format
         self.first_offset = segments[0].base
         self.files: dict[int, Path] = {}
-        """By where they begin."""
+        """Segment files by the offset that they begin with."""
         self._starts = [item.start for item in segments]
         self._segments: list[SegmentFile] = []
         for item in segments:

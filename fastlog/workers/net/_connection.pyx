@@ -192,7 +192,7 @@ cdef void out_discard(Conn* c, SegmentFiles files) noexcept nogil:
 
 
 cdef void out_end(Conn* c) noexcept nogil:
-    """Nothing is owed any more."""
+    """Drop the output buffer: no bytes wait to be sent."""
     c.span_start = c.span_end = 0
     c.out_start = c.out_end = 0
     c.has_files = False

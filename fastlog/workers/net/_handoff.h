@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* What a processor is told of a new connection; ``handover.py`` has the table. */
+/* What a processor gets to know of a new connection; ``handover.py`` has the table. */
 struct fl_handover {
     uint16_t listener;
     uint8_t transport;

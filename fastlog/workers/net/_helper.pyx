@@ -187,7 +187,7 @@ cdef class Helper:
         pthread_cond_signal(<pthread_cond_t*>q.ready)
 
     cdef Job* take_finished(self) noexcept nogil:
-        """The jobs that are finished, chained by ``next``; each is told of once."""
+        """The jobs that are finished, chained by ``next``; each is returned once."""
         cdef Job* found
         cdef uint64_t count
         read(self.eventfd, &count, sizeof(count))
@@ -220,7 +220,7 @@ cdef class Helper:
         pthread_mutex_unlock(<pthread_mutex_t*>self.mutex)
 
     cdef int jobs(self) noexcept nogil:
-        """Jobs that are queued or under way."""
+        """The number of jobs that are queued or under way."""
         cdef int queue, count = 0
         pthread_mutex_lock(<pthread_mutex_t*>self.mutex)
         for queue in range(self.queue_count):

@@ -76,7 +76,7 @@ cdef class Loop:
     cdef uint64_t stalled_ns             # how long others wait for memory of one that neither sends nor takes anything
     cdef readonly uint64_t turns         # of the loop so far
     cdef bint listening
-    cdef uint64_t seen                   # lives that began or ended and that this process is past
+    cdef uint64_t seen                   # changes of slots' lives that this process is past
     cdef uint64_t* counters
 
     def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, SlotWaits slot_waits, protocols, int process, int handoff, int signal_fd,
@@ -211,7 +211,7 @@ cdef class Loop:
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     cdef int take_handoffs(self) noexcept nogil:
-        """Take connections from the hand-over queue, so many that the others still get their turn; how many it was."""
+        """Take connections from the hand-over queue, few enough that the others get their turn; returns how many."""
         cdef fl_handover taken
         cdef int fd, n
         for n in range(HANDOFFS_PER_TURN):

@@ -8,7 +8,7 @@ from fastlog.workers.net._connection cimport Conn, Job
 
 
 cdef class Remote:
-    """The way to one other process."""
+    """A queue of jobs for one other process, over a socket pair."""
 
     cdef int submit(self, Conn* c, Job* job) noexcept nogil:
         """Have a job of a connection done; its bytes stay where they are until it is finished. 0, or -1: try again."""
@@ -24,9 +24,9 @@ cdef class Remote:
         """The descriptor is readable, or writable while ``wants_room``."""
 
     cdef Job* take_finished(self) noexcept nogil:
-        """The jobs that are finished, chained by ``next``; each is told of once."""
+        """The jobs that are finished, chained by ``next``; each is returned once."""
         return NULL
 
     cdef int jobs(self) noexcept nogil:
-        """How many jobs are under way."""
+        """The number of jobs under way."""
         return 0

@@ -2,7 +2,7 @@
 
 Whoever moves a slot sets its bit among those that this process is to look at, and then wakes the process (``fl_wake_slot``).
 Here the bits are taken, and each finds the connections that wait for its slot. A wait stays until it is left, however often its slot
-moves; but to be told again, the process has to ask again (``waiters`` of the slot) before the slot is looked at.
+moves; but to be woken again, the process has to ask again (``waiters`` of the slot) before the slot is looked at.
 """
 
 cimport cython
@@ -25,7 +25,7 @@ cdef class SlotWaits:
     def __cinit__(self, Arena arena, int process):
         self.arena = arena
         self.process = process
-        # what a predecessor was told is void: nobody waits yet
+        # what a predecessor was woken for is void: nobody waits yet
         self.seen = fl_load(&arena.header.moves_lost)
         self.waiting = <SlotWait**>calloc(arena.header.max_partitions, sizeof(SlotWait*))
         if self.waiting == NULL:

@@ -58,7 +58,7 @@ cdef class Connections:
     cdef uint64_t now                     # read once a turn
     cdef uint64_t retry_ns                # how soon a wait for another process's lock is tried again if nobody wakes us
     cdef int events_now                   # events of this turn: how many others wait
-    cdef uint64_t marked                  # lives that began or ended, when the helper's threads were looked at last
+    cdef uint64_t marked                  # changes of slots' lives when the helper's threads were looked at last
     cdef bint budget_waiters, answer_waiters, finishing
     cdef uint64_t* counters
 

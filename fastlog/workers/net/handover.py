@@ -24,7 +24,7 @@ MAPPED = "::ffff:"
 
 
 class HandOver(NamedTuple):
-    """One connection."""
+    """A connection on its way from the acceptor to a processor."""
 
     listener: int
     host: str

@@ -45,9 +45,9 @@ SETTINGS = {
 }
 """The coordinator alone begins segments: with a snapshot."""
 READY_SECONDS = 5.0
-"""What a request waits for the log to be read."""
+"""How long a request waits until the log has been read."""
 COMMIT_SECONDS = 5.0
-"""What a commit waits for its flush."""
+"""How long a commit waits for its flush."""
 MAKE_SECONDS = 30.0
 RETRY_SECONDS = 1.0
 """After the log could not be read: it is out of service, and comes back by itself."""
@@ -60,7 +60,7 @@ MOST_QUEUED_BYTES = 16 << 20
 ROW_BYTES = 200
 """What a key takes in memory besides its bytes and its value's, about."""
 STEP_RECORDS = 5_000
-"""Read in one step."""
+"""Records that are read in one step."""
 
 Work = Generator[Wait, Any, None]
 Partition = tuple[str, int]
@@ -75,7 +75,7 @@ class Shard:
         self.log = kept
         self.latest: dict[bytes, bytes] = {}
         self.bytes = 0
-        """Of keys and values."""
+        """Bytes of keys and values."""
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Take in a record that stands in the log."""
@@ -122,7 +122,7 @@ class Groups:
         self._is_making = False
         self._sweep_at = time.monotonic() + config.offsets_retention_check_ms / 1000
         self.is_ready = False
-        """Whether what the log says is known."""
+        """Whether the log has been read."""
         topics.on_deleted = self._forget_topic
 
     # -- starting ------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Groups:
         return Code.NONE if self.is_ready else Code.COORDINATOR_LOAD_IN_PROGRESS
 
     def _writable(self) -> Generator[Wait, Any, Code]:
-        """The same, with the log made."""
+        """As ``ready``, and the log is created if it does not exist yet."""
         code = yield from self.ready()
         while not code and not self._shards:
             if self._is_making:
@@ -225,7 +225,7 @@ class Groups:
     # -- members -------------------------------------------------------------------------------------------------------
 
     def join(self, name: str, asked: Joining) -> Generator[Wait, Any, Joined]:
-        """A member joins."""
+        """JoinGroup: the member's place in the next generation, once all have joined or their time is up."""
         code = yield from self._writable()
         if not code and self.state_bytes + sum(len(data) for _, data in asked.protocols) > MOST_STATE_BYTES:
             code = Code.GROUP_MAX_SIZE_REACHED
@@ -261,7 +261,7 @@ class Groups:
         return synced
 
     def heartbeat(self, name: str, member: tuple[str, str | None, int]) -> Generator[Wait, Any, Code]:
-        """A member is there."""
+        """Heartbeat: the code that says whether the member has to join again."""
         code = yield from self.ready()
         group = self._groups.get(name)
         if code or group is None:

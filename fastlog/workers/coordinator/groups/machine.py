@@ -7,8 +7,8 @@
 
 A join waits until the rebalance completes, a sync until the assignment of its generation is stored; a ``Promise`` is
 the answer to come. What is to be made durable is taken with ``take_stores`` after each call, in order, and each is
-settled with what came of it: until then nobody is told. Times are milliseconds of any steady clock. ``due`` says when
-to call ``tick`` at the latest.
+settled with what came of it: until then nobody gets an answer. Times are milliseconds of any steady clock. ``due`` says
+when to call ``tick`` at the latest.
 
 Source: Apache Kafka 4.2 (GroupMetadataManager's classic groups, ClassicGroup), for the order of checks and the codes;
 KIP-345 (static members), KIP-394 (an id before a member).
@@ -40,7 +40,7 @@ NEW_MEMBER_MS = 300_000
 
 
 class State(enum.Enum):
-    """By Kafka's names."""
+    """The states of a group, named as Kafka's ListGroups names them."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -67,7 +67,7 @@ def _unique() -> str:
 
 
 class Group:
-    """For one thread."""
+    """The state machine of one group; not thread-safe."""
 
     def __init__(self, limits: Limits, new_id: Callable[[], str] = _unique) -> None:
         self._limits = limits
@@ -122,7 +122,7 @@ class Group:
     # -- asked by members ----------------------------------------------------------------------------------------------
 
     def join(self, asked: Joining, now: int) -> Promise[Joined]:
-        """A member joins, or joins again."""
+        """Have a member join, or join again; given once the generation begins."""
         code = self._refusal(asked)
         if code:
             return Promise(Joined(code, asked.member_id))
@@ -171,7 +171,7 @@ class Group:
         return waiting
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now: int) -> Code:
-        """A member is there."""
+        """Extend a member's session; the code says whether it has to join again."""
         code = self._refusal_of(member_id, instance_id, generation)
         if not code:
             self._heard_of(self.members[member_id], now)
@@ -250,7 +250,7 @@ class Group:
     # -- refusing ------------------------------------------------------------------------------------------------------
 
     def _refusal(self, asked: Joining) -> Code:
-        """Why this member cannot join."""
+        """The error code for a member that cannot join; NONE: it can."""
         known = self.members.get(asked.member_id)
         if self.state is State.PREPARING:
             has_room = (known is not None and known.joining is not None) or self._joined_count() < self._limits.max_size

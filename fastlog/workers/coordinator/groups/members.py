@@ -1,4 +1,4 @@
-"""What the members of a group say and are told, what is kept of them, and a member as its group has it.
+"""What the members of a group send and get, what is kept of them, and a member as its group has it.
 
 Times are milliseconds.
 """
@@ -14,7 +14,7 @@ NEVER = 2**62
 
 
 class Joining(NamedTuple):
-    """What a member says when it joins."""
+    """The fields of a JoinGroup request that the group needs."""
 
     member_id: str
     instance_id: str | None
@@ -26,13 +26,13 @@ class Joining(NamedTuple):
     protocols: tuple[tuple[str, bytes], ...]
     """Names of assignors and the member's metadata for each, the one it likes best first."""
     needs_id: bool = True
-    """A new member is told its id, and joins again with it: so that joins whose answers are lost leave no members."""
+    """A new member gets its id, and joins again with it: so that joins whose answers are lost leave no members."""
     skips_assignment: bool = True
     """A static leader that comes back understands that it need not assign anything."""
 
 
 class JoinedMember(NamedTuple):
-    """A member, as its leader is told of it."""
+    """A member, as its leader gets to see it."""
 
     member_id: str
     instance_id: str | None
@@ -62,7 +62,7 @@ class Synced(NamedTuple):
 
 
 class StoredMember(NamedTuple):
-    """A member, as it is kept."""
+    """A member, as the record of its group has it."""
 
     member_id: str
     instance_id: str | None
@@ -71,7 +71,7 @@ class StoredMember(NamedTuple):
     rebalance_ms: int
     session_ms: int
     metadata: bytes
-    """For the protocol that was chosen."""
+    """The member's metadata for the protocol that the group chose."""
     assignment: bytes
 
 
@@ -86,7 +86,7 @@ class Stored(NamedTuple):
 
 
 class Member:
-    """One member, for its group."""
+    """A member of a group: its session, its protocols, and the requests of it that wait."""
 
     __slots__ = (
         "assignment",

@@ -32,7 +32,7 @@ NEWEST_VALUE = FIRST_FLEXIBLE = 4
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset it is, and of what."""
+    """The key of a committed offset: group, topic and partition."""
 
     group: str
     topic: str
@@ -175,7 +175,7 @@ def _bytes(data: bytes) -> bytes:
 
 
 class _Fields:
-    """Reads one after the other. Raises ``LogError`` where they end too early or make no sense."""
+    """Reads one after the other. Raises ``LogError`` where they end too early or are malformed."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

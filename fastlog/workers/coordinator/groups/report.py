@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def answer_questions(board: GroupBoard, groups: Groups) -> Generator[Wait, Any, None]:
-    """For as long as the process lives. A question during the start is answered once the log has been read."""
+    """For as long as the process runs. A question during the start is answered once the log has been read."""
     while True:
         asked = yield Until(lambda: groups.is_ready and board.is_asked, time.monotonic() + _WAIT_SECONDS)
         if not asked:

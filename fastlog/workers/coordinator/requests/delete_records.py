@@ -76,7 +76,7 @@ class Deleting:
         self._arena.wait_for_end(self._view.index, COORDINATOR)
         view = self._arena.live_view(self._view.index)
         if view is None or view.life != self._view.life or view.state:
-            self.code = Code.KAFKA_STORAGE_ERROR  # clients ask again, and are told if it has gone
+            self.code = Code.KAFKA_STORAGE_ERROR  # clients ask again, and learn if it has gone
             return True
         self._view = view
         return False

@@ -30,7 +30,7 @@ OF_KAFKA07 = (
     ("fastlog.format", "messages", "A topic of Kafka 0.7: today's clients read it, and cannot write to it."),
     ("fastlog.offsets", "bytes", "Offsets, and so lag, count bytes of the log and not records."),
 )
-"""Name, value and text of what is told of topics of 0.7 alone."""
+"""Name, value and text of what answers have for topics of 0.7 alone."""
 
 
 def handle(request: Request, context: Context) -> Handler:

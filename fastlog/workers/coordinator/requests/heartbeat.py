@@ -1,4 +1,4 @@
-"""Heartbeat (12), versions 0 to 4: a member is there, and is told when it has to join again. Version 3: static members.
+"""Heartbeat (12), versions 0 to 4: a member is there, and learns when it has to join again. Version 3: static members.
 
 Source: Apache Kafka 4.2 (GroupMetadataManager.classicGroupHeartbeat).
 """

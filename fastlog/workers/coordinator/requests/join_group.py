@@ -1,6 +1,6 @@
 """JoinGroup (11), versions 0 to 9: a member joins a group; answered when the rebalance that this begins is complete.
 
-Version 1 added the time that a rebalance may take, 4 the id that a new member is told before it joins, 5 static
+Version 1 added the time that a rebalance may take, 4 the id that a new member gets before it joins, 5 static
 members, 7 the kind of protocol in the answer, 8 a reason, which is not looked at, 9 that a static leader need not
 assign.
 

@@ -26,7 +26,7 @@ from fastlog.workers.coordinator.loop import Step
 from fastlog.workers.kafka.codes import Code
 
 UNDEFINED = -1
-"""An epoch, and an offset."""
+"""Kafka's value for an epoch or an offset that is not known."""
 STEP_FILES = 64
 """Read in one step of the thread that does the coordinator's disk work: others wait for it."""
 

@@ -1,4 +1,4 @@
-"""SyncGroup (14), versions 0 to 5: the leader says who gets what, everybody is told; answered when it is kept.
+"""SyncGroup (14), versions 0 to 5: the leader assigns, every member gets its part; answered when it is kept.
 
 Version 3 added static members, 5 the protocol, which is compared with the group's.
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fastlog.log.files import FileOps
-from fastlog.log.set_aside import TRUNCATED, copy_span, set_aside_file, set_aside_span
+from fastlog.log.quarantine import TRUNCATED, copy_span, quarantine_file, quarantine_span
 
 FILES = FileOps()
 
@@ -24,7 +24,7 @@ def test_no_name_is_given_twice(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.kafka"
     path.write_bytes(b"0123456789")
     with FILES.open(path, os.O_RDONLY) as fd:
-        made = [set_aside_span(FILES, fd, path, start, 10, now_ms=7) for start in (2, 5)]
-    made.append(set_aside_file(FILES, path, TRUNCATED, now_ms=7))
+        made = [quarantine_span(FILES, fd, path, start, 10, now_ms=7) for start in (2, 5)]
+    made.append(quarantine_file(FILES, path, TRUNCATED, now_ms=7))
     assert [one.read_bytes() for one in made] == [b"23456789", b"56789", b"0123456789"]
     assert sorted(tmp_path.iterdir()) == sorted(made)

@@ -17,7 +17,7 @@ TRUNCATED = "truncated"
 BAD = "bad"
 
 
-def set_aside_span(files: FileOps, fd: int, path: Path, start: int, end: int, now_ms: int) -> Path:
+def quarantine_span(files: FileOps, fd: int, path: Path, start: int, end: int, now_ms: int) -> Path:
     """Copy ``[start, end)`` of an open segment to a file of its own; return its path once it would survive power loss.
 
     Raises:
@@ -39,7 +39,7 @@ def set_aside_span(files: FileOps, fd: int, path: Path, start: int, end: int, no
     return target
 
 
-def set_aside_file(files: FileOps, path: Path, kind: str, now_ms: int) -> Path:
+def quarantine_file(files: FileOps, path: Path, kind: str, now_ms: int) -> Path:
     """Give a whole file a name outside the log and return it; durable after ``fsync_dir`` of its directory."""
     target = _free_name(path, kind, now_ms)
     files.rename(path, target)
