@@ -182,8 +182,6 @@ class Consumer:
                 except ConsumerTimeout as error:
                     reason = error.reason if reason in (None, NoMessage.AT_END) else reason
                     continue
-                if found is None:
-                    return None
                 self._turn = number % len(streams) + 1
                 return found
             # Nothing wakes this when a lease holds again.
