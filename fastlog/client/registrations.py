@@ -76,7 +76,7 @@ def address_hint(connect: str, broker: int) -> str:
     """What to say of a registered broker that cannot be reached."""
     return (
         f"this is the address that broker {broker} has in ZooKeeper {connect} ({broker_path(broker)}): does the broker"
-        " run, and can it be reached from here? fastlog-broker --advertise sets what is shown"
+        " run, and can it be reached from here? fastlog-broker --advertise sets that address"
     )
 
 

@@ -153,7 +153,7 @@ class ConsumerConfig(settings.Settings):
         10,
         low=1,
         high=_INT32,
-        doc="After so many automatic commits in a row have failed, streams raise why and hand out nothing more until"
+        doc="After this many automatic commits in a row have failed, streams raise why and hand out nothing more until"
         " one works; -1: never. fastlog's own.",
     )
     queued_chunks: int = prop(

@@ -101,7 +101,7 @@ class Consumer:
     def create_message_streams(
         self, topics: Mapping[str, int], *, decoder: Decoder | None = None, acknowledge: bool = False
     ) -> dict[str, list[Stream]]:
-        """Join the group and return so many streams of each topic; each gets its share of the partitions by itself.
+        """Join the group and return the given number of streams of each topic, each with its share of the partitions.
 
         ``decoder``: called with each payload; what it returns is the message's ``value``. ``acknowledge``: messages
         count as consumed when ``stream.done()`` says so, and only then.
@@ -183,7 +183,7 @@ class Consumer:
 
         Raises:
             OwnershipLostError: names partitions that are not owned (any more); the others are saved.
-            CoordinationError: nothing was saved, or nobody knows.
+            CoordinationError: nothing was saved, or it is not known whether something was.
             ClosedError, ForkedError: after ``shutdown()``, or in a child after ``fork``.
             ArgumentError: an offset is negative.
         """

@@ -180,7 +180,7 @@ class DatabaseOffsets:
     def look_again(
         self, connection: Connection, group: str, partition: TopicPartition, place: StoredOffset
     ) -> StoredOffset:
-        """Learn where the partition stands, after a transaction of which nobody knows how it ended."""
+        """Read the stored offset again, after a transaction whose outcome is not known."""
         with contextlib.closing(connection.cursor()) as cursor:
             self._run(connection, cursor, _LOOK, _key(group, partition))
             row = cursor.fetchone()

@@ -149,7 +149,7 @@ class Group:
             OwnershipLostError: names partitions that are not owned; the others are saved. Without ``offsets`` these
                 are the ones taken away since the last commit though they had been consumed further than was saved;
                 each is raised for once.
-            CoordinationError: it could not be saved, or nobody knows whether it was.
+            CoordinationError: it could not be saved, or it is not known whether it was.
             ClosedError: the group was stopped.
             ArgumentError: an offset is negative.
         """

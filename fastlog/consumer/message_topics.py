@@ -27,7 +27,7 @@ _KEPT_READERS = 64
 _OFFSETS_HEAD_BYTES = 64
 
 Fetched = tuple[str, int, int, int]
-"""What one part of a multifetch asks for: topic, partition, offset and at most so many bytes."""
+"""One part of a multifetch: topic, partition, offset, and the most bytes to return."""
 
 
 class MessageTopics:

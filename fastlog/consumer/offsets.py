@@ -75,7 +75,7 @@ class ZooKeeperOffsets:
         """Write where a partition without an offset begins; False when somebody has written one meanwhile.
 
         Raises:
-            CoordinationError: it was not written, or nobody knows.
+            CoordinationError: it was not written, or it is not known whether it was.
         """
         path, data = offset_path(group, *partition), encode_number(offset)
         try:

@@ -148,7 +148,7 @@ class RecordReader:
         self._partition = partition
         self._fetch_bytes = fetch_bytes
         self.growth = 1
-        """It asks for so many times the bytes that it was made with: batches may be larger than these."""
+        """The factor by which more is requested than ``fetch_bytes``: batches may be larger than that."""
         self._ahead = ahead
         self._number = 0
         self._is_asked = False

@@ -57,7 +57,7 @@ def parse_connect(text: str) -> ConnectString:
 def unknown_hosts(
     servers: ConnectString, seconds: float, is_wanted: Callable[[], bool] = lambda: True
 ) -> dict[str, str]:
-    """The names among the servers that nobody knows, and the system's words for why.
+    """The names among the servers that cannot be resolved, with the system's reason.
 
     Each is looked up in a thread: the system's resolver can neither be interrupted nor be given a time limit. A name
     server that does not answer is asked again. What is not known after ``seconds``, or when it is not wanted any

@@ -106,7 +106,7 @@ class ZooKeeperSession:
 
         Raises:
             ConfigError: ``connect`` cannot be read.
-            UnknownHostError: nobody knows the names of the servers; said at once, or soon without a name server.
+            UnknownHostError: no name of a server can be resolved; raised at once, or soon without a name server.
             CoordinationError: no server answered in time; names them.
         """
         self.servers = parse_connect(connect)

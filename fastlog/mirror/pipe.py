@@ -149,7 +149,7 @@ class Pipe:
         self._settle_all(error)
 
     def _settle_all(self, error: FastlogError) -> None:
-        """What is under way was stored, or not: nobody knows."""
+        """Settle what is under way as unknown: it may be stored or not."""
         self.is_connected = False
         while self._in_flight or self._queue:
             self._settle((self._in_flight or self._queue).popleft(), error)

@@ -13,7 +13,7 @@ class Quota:
     max_bytes: int
     def __init__(self, max_messages: int, max_bytes: int) -> None: ...
     def has_room(self, count: int = 1) -> bool:
-        """Whether so many messages fit; an empty queue takes any number."""
+        """Whether ``count`` messages fit; an empty queue takes any number."""
 
 class Shelf:
     """What the buffers of one broker share with the thread that empties them."""

@@ -27,7 +27,7 @@ from fastlog.retry import Backoff
 AUDIT_SECONDS = 60.0
 """How often everything is read again that no watch has reported."""
 AWAY_SESSIONS = 2.0
-"""After so many time-outs without a server a session is given up: one that lost its data never says that it is over."""
+"""Time-outs without a server after which a session is given up: a server that lost its data never ends it."""
 _AWAY_LOOK_SECONDS = 0.5
 _LEAST_PAUSE = 0.05
 

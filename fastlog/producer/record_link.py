@@ -24,7 +24,7 @@ from fastlog.producer.record_errors import LOST, PASSING, error_of
 from fastlog.producer.refusals import Hold, Refusals
 
 IN_FLIGHT = 5
-"""Batches of a partition that may be without an answer: so many does a broker know again."""
+"""Batches of a partition that may be without an answer: as many as a broker remembers of a producer."""
 
 
 class RecordLink(Link):

@@ -17,7 +17,7 @@ _LEAST_TAIL_BYTES = 64 * 1024
 _GUESSED_BYTES = 256
 """The size that a message is taken to have before any was seen."""
 _READ_WHOLE = {"bytes": 256 * 2**20, "records": 2**20}
-"""What is read whole for a sample, so that each message has the same chance: so many offsets."""
+"""Up to how many offsets everything is read for a sample, so that each message has the same chance."""
 _PICK_BYTES = 16 * 1024
 _ROUNDS = 4
 

@@ -98,7 +98,7 @@ class Position:
         raise PositionError(f"the target has {number} records of this mirror, and it is not known which they were")
 
     def with_run(self, number: int, offset: int, records: int) -> Position:
-        """The same where so many records, from that number on, follow each other from that offset on.
+        """The same with a run: ``records`` that follow each other from ``offset`` on, the first with that number.
 
         What was known of records behind them stays, unless it says something else of these: it may be of a batch that
         another mirror has sent and that has not come yet.
@@ -110,7 +110,7 @@ class Position:
         return replace(self, seams=(*(seam for seam in self.seams if seam[0] < number), (number, offset)))
 
     def at(self, count: int, target_offset: int, *, is_resting: bool) -> Position:
-        """The same with so many records in the target, before that offset; without seams that are of no use any more.
+        """The same with ``count`` records in the target, before that offset; without seams that are of no use any more.
 
         One that is before ``count`` is kept: the one that says where the next record is.
         """

@@ -28,7 +28,7 @@ from fastlog.mirror.totals import Counts
 log = LimitedLog(logging.getLogger(__name__))
 
 IN_FLIGHT = 5
-"""Requests on one connection: so many batches of a producer does a broker know again."""
+"""Requests under way on one connection: as many batches as a broker remembers of a producer."""
 _REQUEST_BYTES = 8 * 2**20
 _ROUND_BYTES = 16 * 2**20
 _HOLD_MS = 250
