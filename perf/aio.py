@@ -25,7 +25,7 @@ _READ = 1_000_000
 
 
 def send_lists(address: str) -> float:
-    """Lists, by threads."""
+    """Send lists by the producer with threads; returns messages a second."""
     with fastlog.Producer(address, producer_type="async", queue_messages=20_000) as producer:
         producer.send("t", _PAYLOAD)
         begun = time.perf_counter()
@@ -36,7 +36,7 @@ def send_lists(address: str) -> float:
 
 
 async def aio_send_lists(address: str) -> float:
-    """Lists, by a coroutine."""
+    """Send lists by the asyncio producer; returns messages a second."""
     async with Producer(address, queue_messages=20_000) as producer:
         await producer.send("t", _PAYLOAD)
         begun = time.perf_counter()
@@ -47,7 +47,7 @@ async def aio_send_lists(address: str) -> float:
 
 
 def send_singly(address: str) -> float:
-    """One by one, by threads."""
+    """Send messages one by one by the producer with threads; returns messages a second."""
     with fastlog.Producer(address, producer_type="async", queue_messages=20_000) as producer:
         producer.send("t", _PAYLOAD)
         begun = time.perf_counter()
@@ -58,7 +58,7 @@ def send_singly(address: str) -> float:
 
 
 async def aio_send_singly(address: str) -> float:
-    """One by one, by a coroutine."""
+    """Send messages one by one by the asyncio producer; returns messages a second."""
     async with Producer(address, queue_messages=20_000) as producer:
         await producer.send("t", _PAYLOAD)
         begun = time.perf_counter()
@@ -83,7 +83,7 @@ def read_batches(connect: str, group: str) -> float:
 
 
 async def aio_read_batches(connect: str, group: str) -> float:
-    """Batches, by a coroutine."""
+    """Read batches by the asyncio consumer; returns messages a second."""
     async with Consumer(connect, group_id=group, topics="t", local="off", auto_commit=False) as consumer:
         batches = consumer.batches(1000)
         await anext(batches)
@@ -109,7 +109,7 @@ def read_singly(connect: str, group: str) -> float:
 
 
 async def aio_read_singly(connect: str, group: str) -> float:
-    """Messages, by a coroutine."""
+    """Read messages one by one by the asyncio consumer; returns messages a second."""
     async with Consumer(connect, group_id=group, topics="t", local="off", auto_commit=False) as consumer:
         await anext(consumer)
         found, begun = 0, time.perf_counter()
@@ -130,7 +130,7 @@ def compare(name: str, threads: Callable[[str], float], aio: Callable[[str], flo
 
 
 def main() -> None:
-    """Print a table."""
+    """Measure each way to send and to read, and print a table."""
     with testing.zookeeper() as zookeeper, testing.broker(zk_connect=zookeeper.connect) as broker:
         address, connect = broker.address, zookeeper.connect
         print(f"{'messages a second':24}{'threads':>12}{'asyncio':>12}{'ratio':>8}   of {_TURNS} turns")

@@ -22,7 +22,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
+        """Return the number of bytes; fails for what is no size."""
         try:
             size = value if isinstance(value, int) else parse_bytes(str(value))
         except FastlogError as error:

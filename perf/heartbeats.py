@@ -47,12 +47,12 @@ class Member:
         self.member, self.generation = "", -1
 
     async def connect(self, port: int) -> None:
-        """Say which protocol it is."""
+        """Connect, and ask for the API versions, which decides the protocol."""
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
         await self.ask(today.API_VERSIONS, 0)
 
     async def ask(self, key: int, version: int, **fields: Any) -> Any:
-        """The answer to a request."""
+        """Send a request and return its decoded answer."""
         self.writer.write(today.request(key, version, fields))
         head = await self.reader.readexactly(4)
         return today.decoded(key, version, head + await self.reader.readexactly(int.from_bytes(head, "big")))[1]

@@ -28,7 +28,7 @@ def numpy(address: str) -> int:
 
 
 def arrow(address: str) -> int:
-    """Record batches with every column."""
+    """Scan into Arrow record batches with every column; returns how many rows they have."""
     return sum(len(batch) for batch in fastlog.scan("t", broker=address))
 
 
@@ -60,7 +60,7 @@ def duckdb(address: str) -> int:
 
 
 def polars(address: str) -> int:
-    """The same by a lazy frame."""
+    """Scan by a lazy frame of polars; returns the number of rows."""
     import polars as pl
 
     frame = fastlog.scan("t", broker=address).lazy()
@@ -70,7 +70,7 @@ def polars(address: str) -> int:
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure each way to scan, and print a table."""
     with testing.broker(processors=1) as broker:
         with fastlog.Producer(broker.address, producer_type="async", queue_messages=20_000) as producer:
             for _ in range(_COUNT // len(_PAYLOADS)):

@@ -39,7 +39,7 @@ SUM, SUM_OF_PARQUET = "sum(length(value))", "sum(length(value)) of Parquet"
 SUM_OF_PREBUILT = "sum(length(value)) of a prebuilt batch"
 """By a source in Python that has nothing to do: what Spark takes from any."""
 RATIOS = ((LOAD, PARQUET), (LOAD_COLUMN, PARQUET), (SUM, SUM_OF_PARQUET), (SUM_OF_PREBUILT, SUM_OF_PARQUET))
-"""Which step is held against which."""
+"""The pairs of steps whose ratio is printed: the first against the second."""
 KINDS = ("messages", "records")
 
 Step = Callable[[], int]

@@ -45,7 +45,7 @@ Step = Callable[["DataFrame", Path], int]
 
 
 def count(frame: DataFrame, place: Path) -> int:
-    """Offsets and values, counted."""
+    """Count rows by their offsets and values, which reads both columns."""
     return frame.select("offset", "value").count()
 
 

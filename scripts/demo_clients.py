@@ -59,13 +59,13 @@ STEP_SECONDS = 0.02
 
 
 class ProducerRow(NamedTuple):
-    """What one producer went through."""
+    """A row of the table of producers."""
 
     name: str
     lines: int
     seconds: float
     kills: int
-    """Kills while it was sending."""
+    """How often something was killed while it was sending."""
     retries: int
     """How often its connection broke, and it sent again what was not acknowledged."""
     possible_duplicates: int
@@ -75,16 +75,16 @@ class ProducerRow(NamedTuple):
 
 
 class ReaderRow(NamedTuple):
-    """What one reader went through."""
+    """A row of the table of readers."""
 
     mode: str
     passes: int
     lines: int
     """Of the last pass, which read everything."""
     seconds: float
-    """Of the last pass."""
+    """How long the last pass took."""
     kills: int
-    """Kills while it was reading."""
+    """How often something was killed while it was reading."""
     equal: bool
     remark: str
     """What was not as it should be, though the messages were."""
@@ -109,7 +109,7 @@ class Killer(threading.Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """The thread."""
+        """The thread's function."""
         try:
             due = time.monotonic() + KILL_SECONDS
             while not self._stop_asked.wait(max(0.0, due - time.monotonic())):
@@ -135,7 +135,7 @@ class Killer(threading.Thread):
         return self._error is not None
 
     def between(self, began: float, ended: float) -> int:
-        """The kills of a time."""
+        """How many kills there were between two moments."""
         return sum(began <= moment <= ended for moment in self.moments)
 
 
@@ -342,7 +342,7 @@ def check_shown(shown: Shown) -> None:
 
 
 def tables(shown: Shown) -> Iterator[str]:
-    """What was shown, for people."""
+    """Yield the lines of the tables."""
     widths = f"{'lines':>10}{'seconds':>9}{'lines/s':>10}{'kills':>7}"
     yield f"{'producer':9}{widths}{'retries':>9}{'counted':>9}{'doubled':>9}"
     for row in shown.producers:

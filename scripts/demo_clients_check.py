@@ -13,7 +13,7 @@ from scripts.demo_text import CheckFailed
 
 
 class Stored(NamedTuple):
-    """A message of a partition."""
+    """A message as it is stored in a partition's log."""
 
     payload: bytes
     offset: int

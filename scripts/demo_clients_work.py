@@ -121,7 +121,7 @@ class Digester:
         self._next_offset = int(following[-1])
 
     def digest(self) -> Digest:
-        """What was added so far."""
+        """The digest of what has been added so far."""
         positions = None
         if self._positions is not None:
             positions = self._positions[0].hexdigest() + self._positions[1].hexdigest()

@@ -61,11 +61,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Row(NamedTuple):
-    """What a group got."""
+    """A row of the table of groups."""
 
     group: str
     lines: int
-    """Different ones."""
+    """How many different lines it has read."""
     doubled: int
     """Lines that it got twice, since they are stored twice."""
     consumers: int
@@ -102,7 +102,7 @@ class Sender(threading.Thread):
         self._is_asked_to_stop = False
 
     def begin_time(self) -> None:
-        """Send for the time from now on."""
+        """Begin the time for which lines are sent."""
         self._end = self.sent + self._rate * self._seconds
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ class Sender(threading.Thread):
         self.join(LEAVE_SECONDS)
 
     def run(self) -> None:
-        """The thread."""
+        """The thread's function."""
         try:
             self._send()
         except Exception as error:
@@ -177,7 +177,7 @@ class Consumer:
             )
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -428,7 +428,7 @@ def check_group(group: str, got: Sequence[Got], stored: dict[str, list[bytes]]) 
 
 
 def tables(shown: Shown) -> Iterator[str]:
-    """What was shown, for people."""
+    """Yield the lines of the tables."""
     yield f"{'group':9}{'consumers':>10}{'lines':>10}{'doubled':>9}{'handovers':>11}{'longest pause':>15}"
     for row in shown.rows:
         yield (f"{row.group:9}{row.consumers:10}{row.lines:10,}{row.doubled:9,}{row.handovers:11}{row.pause:13.2f} s")

@@ -36,7 +36,7 @@ def connect(path: str | Path) -> sqlite3.Connection:
 
 
 def numbered(number: int, line: bytes) -> bytes:
-    """What is sent for a line."""
+    """The payload that is sent for a line."""
     return b"%d\t%s" % (number, line)
 
 
@@ -46,7 +46,7 @@ def client_of(line: bytes) -> bytes:
 
 
 def consume(told: dict[str, Any]) -> None:
-    """Read until SIGTERM."""
+    """Consume in a group until SIGTERM."""
     is_over = False
 
     def leave(_number: int, _frame: object) -> None:

@@ -18,7 +18,7 @@ BASELINE_FILE = ROOT / "perf" / "baseline"
 
 
 class CheckoutError(FastlogError):
-    """A side cannot be built or run."""
+    """One of the two checkouts cannot be built or run."""
 
 
 @dataclass(frozen=True)

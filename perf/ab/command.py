@@ -216,7 +216,7 @@ def speed_ratio(step: Step, a: list[float], b: list[float]) -> Ratio:
 
 
 def judged(ratio: Ratio) -> str:
-    """What so many pairs say."""
+    """The verdict on a ratio, for the table; empty where it is not slower."""
     if ratio.high < LEAST_RATIO:
         return SLOWER if ratio.runs >= PAIRS else f"slower, if {PAIRS} pairs say so"
     return ""

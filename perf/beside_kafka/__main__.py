@@ -43,7 +43,7 @@ def create(system: System, topic: str, partitions: int) -> None:
 
 
 def delete(system: System, topic: str) -> None:
-    """Give its space back."""
+    """Delete a topic, so that its disk space is free for the next step."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": system.address})
@@ -63,7 +63,7 @@ def measure(system: System, step: Step, load: Load) -> dict[str, float]:
 
 
 def one_round(number: int, systems: list[System], names: list[str], messages: int, partitions: int, rows: Rows) -> None:
-    """Every client against every system."""
+    """Measure every client against every system once, and add the rows."""
     ordered = systems if number % 2 else systems[::-1]
     for name in names:
         pair = CLIENTS[name]

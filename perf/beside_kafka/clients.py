@@ -150,7 +150,7 @@ WORK: dict[tuple[str, str], Callable[[Load], Any]] = {
 
 
 def main(client: str, what: str, given: str) -> None:
-    """Do it and say how long it took."""
+    """Run one client's part; print messages a second, and microseconds of the CPU for each, as JSON."""
     load = Load(**json.loads(given))
     work = WORK[client, what]
     began, used = time.perf_counter(), time.process_time()

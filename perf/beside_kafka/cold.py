@@ -28,7 +28,7 @@ from perf.ceiling import batches, programs
 from perf.command import run, say
 
 PRODUCERS, RATE, LINGER_SECONDS = 12, 4000.0, 0.025
-"""Together 48,000 records a second."""
+"""How many producers, records a second of each (48,000 together), and how long each gathers a batch."""
 SIZE = 1000
 PIECE_BYTES = 1 << 20
 ALONE_SECONDS = 10.0

@@ -64,7 +64,7 @@ class Connection:
         self._error_at = 4 + _ERROR_AT + len(paced.topic) + _AFTER_NAME
 
     def fileno(self) -> int:
-        """For the selector."""
+        """The socket's descriptor, for the selector."""
         return self._socket.fileno()
 
     def send_due(self, now: float) -> int:
@@ -99,11 +99,11 @@ class Connection:
         return found
 
     def is_done(self) -> bool:
-        """Whether everything is answered."""
+        """Whether every request has been answered."""
         return not self._waiting
 
     def close(self) -> None:
-        """Gone."""
+        """Close the socket."""
         self._socket.close()
 
 

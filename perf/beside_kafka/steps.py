@@ -71,7 +71,7 @@ def rdkafka_produce(load: Load) -> Done:
 
 
 def rdkafka_consume(load: Load) -> Done:
-    """As the only member of a group."""
+    """Consume with librdkafka, as the only member of a group."""
     command = [os.environ[PROGRAM], "-G", f"{load.topic}-group", "-b", load.address, "-t", load.topic]
     more = ["-c", str(load.messages), "-q", "-X", "auto.offset.reset=earliest"]
     said = _run("rdkafka_performance -G", [*command, *more])

@@ -28,7 +28,7 @@ _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # 10 bytes: ApiVersions
 
 
 class System(Protocol):
-    """A broker with nothing in it."""
+    """A broker to measure, which begins without topics."""
 
     name: str
     address: str
@@ -42,7 +42,7 @@ class System(Protocol):
         """Those of them that do nothing but write to the disk, which others leave to the kernel's threads."""
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the broker's processes."""
 
 
 def java(*arguments: str) -> list[str]:

@@ -45,7 +45,7 @@ class Ceiling(programs.Running):
         super().__init__([*command, "--partitions", str(partitions), "--congestion", congestion])
 
     def log(self, partition: int = 0) -> Path:
-        """The only file of a partition."""
+        """The path of a partition's only segment."""
         return self._directory / f"{TOPIC}-{partition}" / f"{0:020}.log"
 
     def run(self, mode: str, /, **options: object) -> dict[str, Any]:

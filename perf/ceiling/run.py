@@ -55,7 +55,7 @@ SCENARIOS = (
 
 @dataclass
 class Figure:
-    """The runs of one scenario."""
+    """What all runs of one scenario measured."""
 
     scenario: Scenario
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -111,7 +111,7 @@ def measure_memory(
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """The figures for people."""
+    """The figures as a table of text."""
     lines = [f"{'messages a second (millions)':30}{'median':>9}{'low':>9}{'high':>9}{'wanted':>9}{'visible':>9}"]
     for figure in figures:
         rate = figure.summary()

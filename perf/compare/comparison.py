@@ -60,7 +60,7 @@ class Comparison:
     warnings: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data for JSON."""
+        """The comparison as plain data for JSON."""
         return {"rows": [asdict(row) for row in self.rows], "warnings": list(self.warnings)}
 
 

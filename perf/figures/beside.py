@@ -50,7 +50,7 @@ class Figure:
 
     @property
     def better(self) -> Better:
-        """Whether more of it is better."""
+        """Whether a higher or a lower value is better."""
         words = f"_{self.name}_"
         return "higher" if any(f"_{word}_" in words for word in _HIGHER) else "lower"
 

@@ -72,7 +72,7 @@ def needed(fields: Mapping[str, Any], name: str, where: str) -> Any:
 
 
 def text(fields: Mapping[str, Any], name: str, where: str) -> str:
-    """A text under a name."""
+    """The text under a name. Raises ``ResultsError`` for anything else; ``where`` is what holds it."""
     return line(needed(fields, name, where), place(where, name))
 
 
@@ -82,7 +82,7 @@ def text_or_none(fields: Mapping[str, Any], name: str, where: str) -> str | None
 
 
 def line(value: Any, where: str) -> str:
-    """A text that can be printed."""
+    """The value as text. Raises ``ResultsError`` for anything else, and for halves of characters."""
     if not isinstance(value, str):
         raise ResultsError(f"{where}: {value!r} is no text")
     if any("\ud800" <= letter <= "\udfff" for letter in value):  # JSON can escape half of a pair; nothing can print it

@@ -9,5 +9,5 @@ __all__ = ["Figures", "Peer", "PeerFailed", "all_peers"]
 
 
 def all_peers() -> list[Peer]:
-    """One of each, none of them started."""
+    """One instance of each peer, none of them started."""
     return [RabbitClassic(), RabbitStream(), ActiveMQ(), Kafka()]

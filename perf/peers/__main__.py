@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def line(peer: Peer, what: str, figures: Figures) -> str:
-    """One result for people."""
+    """One result as a line of text."""
     with_client = f"{figures['broker']}, {figures['client']}"
     return f"{peer.name:18}{what:9}{figures['rate'] / 1e3:12.1f} k/s{figures['seconds']:9.2f} s   {with_client}"
 

@@ -38,7 +38,7 @@ class Peer(Protocol):
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The system's name for people."""
 
     @property
     def default_messages(self) -> int:

@@ -25,7 +25,7 @@ COLUMNS = ("data.consumed.in.nMsg", "fetch.time.ms", "fetch.nMsg.sec", "nMsg.sec
 
 
 def home_or_none() -> Path | None:
-    """The distribution's directory."""
+    """The directory of Kafka's distribution, by the environment; None where it is not set."""
     value = os.environ.get(HOME_VARIABLE)
     return Path(value) if value else None
 

@@ -27,7 +27,7 @@ QUEUE = "fastlog-peer"
 
 
 def server_or_none() -> str | None:
-    """The command that starts a node."""
+    """The command that starts a node; None where RabbitMQ is not installed."""
     return next(filter(None, map(shutil.which, SERVERS)), None)
 
 

@@ -48,7 +48,7 @@ def told() -> threading.Event:
 
 
 def main() -> None:
-    """The process."""
+    """Run one measured client, in a process of its own."""
     kind, options = sys.argv[1], json.loads(sys.argv[2])
     if kind == "consume-again-and-again":
         options["told"] = told

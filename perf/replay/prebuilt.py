@@ -28,7 +28,7 @@ class PrebuiltSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in ``format``."""
+        """The name that ``format`` takes."""
         return NAME
 
     def schema(self) -> str:
@@ -36,7 +36,7 @@ class PrebuiltSource(DataSource):
         return "offset bigint, value binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For Spark."""
+        """The reader of the prebuilt batches."""
         return _Reader(int(self.options["rows"]), int(self.options["value_bytes"]))
 
 

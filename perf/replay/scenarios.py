@@ -60,10 +60,10 @@ class Scenario:
     systems: tuple[str, ...] = (OURS,)
     settings: Mapping[str, object] = field(default_factory=lambda: PAGE_CACHE)
     least_rounds: int = 1
-    """Not fewer than so many rounds, whatever was asked for."""
+    """How many rounds are run at least, whatever was asked for."""
 
     most_rounds: int | None = None
-    """Not more than so many."""
+    """How many rounds are run at most; None: as many as the options say."""
 
     def turns(self, rounds: int) -> int:
         """How many rounds it has when so many are asked for."""
@@ -75,7 +75,7 @@ class Scenario:
         return self.figures[0].name
 
     def parameters(self) -> dict[str, Any]:
-        """What was run, for the result file."""
+        """The parameters of the scenario, for the result file."""
         shared = {one.name for one in dataclasses.fields(Scenario)}
         own = {name: value for name, value in dataclasses.asdict(self).items() if name not in shared}
         return {**own, "settings": dict(self.settings)}

@@ -72,7 +72,7 @@ def figure(groups: Sequence[Group], *, alone: bool = False) -> Figure:
 
 
 def description(groups: Sequence[Group]) -> str:
-    """What the plot says, in words."""
+    """The bars as a sentence, for those who do not see the plot."""
     said = []
     for group in groups:
         rows = [

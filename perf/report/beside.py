@@ -52,7 +52,7 @@ def plots(one: Beside) -> Iterator[Plot]:
 
 
 def table(one: Beside) -> Markup:
-    """A row for each figure."""
+    """The table of one comparison, with a row for each figure."""
     names = [look_of(system).name for system in COMPARED]
     columns = [Column("What"), Column("Figure"), *(Column(name, True) for name in names)]
     columns += [Column(f"{names[0]} ÷ {names[1]}", True), Column("Low – high", True)]

@@ -119,7 +119,7 @@ def rows_of(text: str, letters: int, rows: int) -> list[str]:
 
 
 def mark(system: str) -> dict[str, Any]:
-    """How the points of a system look."""
+    """The marker and colour of a system's points, as keywords for matplotlib."""
     look = look_of(system)
     size = 9.0 if look.marker == "*" else 6.0  # a star is hollow between its points
     return {"color": look.light, "marker": look.marker, "markersize": size, "linestyle": "none"}

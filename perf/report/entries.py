@@ -61,7 +61,7 @@ class Entry:
 
 
 def entries_of(results: Sequence[Result]) -> list[Entry]:
-    """Every series of every file."""
+    """An entry for every series of every result file."""
     times = Counter((one.scenario, one.system) for result in results for one in result.series)
     return [
         Entry(one, result, mark if times[one.scenario, one.system] > 1 else "")

@@ -78,7 +78,7 @@ def figure(panel: Panel, grid: Grid) -> Figure:
 
 
 def description(panel: Panel, grid: Grid) -> str:
-    """What the plot says, in words."""
+    """The grid as a sentence, for those who do not see the plot."""
     best = (max if panel.better == "higher" else min)(panel.cells.values(), default=math.nan)
     size = f"{len(grid.rows)} by {len(grid.columns)} settings"
     return f"{panel.title} for {size}; the best is {numbers.quantity(best, panel.unit)}."

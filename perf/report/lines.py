@@ -88,7 +88,7 @@ def figure(lines: Sequence[Line], labels: Labels) -> Figure:
 
 
 def description(lines: Sequence[Line], labels: Labels) -> str:
-    """What the plot says, in words."""
+    """The lines as a sentence, for those who do not see the plot."""
     told: Callable[[float], str] = lambda value: numbers.quantity(value, labels.y_unit)  # noqa: E731
     said = []
     for line in lines:

@@ -137,7 +137,7 @@ def _written(part: Part) -> Iterable[Markup]:
 
 
 def _parts(entries: Sequence[Entry]) -> Iterable[Part]:
-    """Each section, with content or not."""
+    """Yield each section of the page; one without results has no content."""
     goal_table = goals.table(entries)
     yield Part("goals", "Goals", [tables.scrolled(goal_table, "Goals")] if goal_table else [])
     yield Part("systems", "Side by side", _side_by_side(entries))

@@ -125,7 +125,7 @@ _SIZES = """
 
 
 def sheet() -> str:
-    """The whole style sheet."""
+    """The style sheet of the page, as CSS."""
     light, dark = (
         f":root {{{text}{''.join(f'--{name}: {colour}; ' for name, colour in variables(dark=dark).items())}}}\n"
         for text, dark in ((_LIGHT, False), (_DARK, True))

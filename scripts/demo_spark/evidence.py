@@ -90,7 +90,7 @@ class Windows:
     told: Counter[int] = field(default_factory=Counter)
     """By the producers, as the audit has it."""
     arrived: Counter[int] = field(default_factory=Counter)
-    """What the audit has counted."""
+    """Those that the audit has counted."""
     states: Counter[str] = field(default_factory=Counter)
     counted: Counter[int] = field(default_factory=Counter)
     late: Counter[int] = field(default_factory=Counter)
@@ -138,7 +138,7 @@ class Verdict:
     rows: int
     lost: int
     doubled: int
-    """Rows too many."""
+    """How many rows the table has more than once."""
     foreign: int
     """Rows that nobody sent, or that are not as they were sent."""
     miscounted: int

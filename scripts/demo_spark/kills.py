@@ -28,7 +28,7 @@ class Hit(NamedTuple):
 
 
 class Hurt(NamedTuple):
-    """What was done to a victim."""
+    """One thing that was done to a victim."""
 
     kind: str
     what: str
@@ -42,7 +42,7 @@ class Victim:
     hurt: Callable[[random.Random], Hurt]
     is_ready: Callable[[], bool] = lambda: True
     most: int = 1000
-    """How often."""
+    """How often it may be hurt at most."""
 
 
 def broker_victim(name: str, broker: RunningBroker) -> Victim:
@@ -97,7 +97,7 @@ class Killer:
     def __init__(self, victims: Sequence[Victim], seed: int) -> None:
         self.hits: list[Hit] = []
         self.hurt: set[str] = set()
-        """The names of those who were hurt."""
+        """The names of the victims that have been hurt."""
         self._victims = list(victims)
         self._left = {victim.name: victim.most for victim in victims}
         self._chance = random.Random(seed)

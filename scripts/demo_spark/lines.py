@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
 
 def value_of(sender: str, number: int, lines: Sequence[bytes]) -> bytes:
-    """A line as it is sent."""
+    """The payload of a line: its sender, its number, and the text."""
     return b"%s %d %s" % (sender.encode(), number, lines[number % len(lines)])
 
 

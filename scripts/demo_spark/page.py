@@ -54,7 +54,7 @@ class Run:
     hits: Sequence[Hit]
     verdict: Verdict
     told: Sequence[str]
-    """What was said on the way."""
+    """The lines that the demo printed while it ran."""
 
 
 def page_of(run: Run) -> str:

@@ -73,7 +73,7 @@ class DemoOptions:
 
 
 class Job(Protocol):
-    """A job of Spark, as ``Program``."""
+    """A Spark job of the pipeline, with the methods of ``Program``."""
 
     name: str
 
@@ -98,7 +98,7 @@ class SparkJob(Program):
         super().__init__(name, [*command, "--master", "local[2,4]"], directory)
 
     def catch_up(self) -> None:
-        """It runs all the time."""
+        """Nothing to do: it runs all the time."""
 
 
 MakeJob = Callable[[str, Sequence[str], Path], Job]
@@ -114,12 +114,12 @@ class Watch(threading.Thread):
         self._over = threading.Event()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the job."""
         self._over.set()
         self.join()
 
     def run(self) -> None:
-        """The thread."""
+        """The thread's function."""
         while not self._over.wait(LOOK_SECONDS):
             with contextlib.suppress(FastlogError):  # it may be away
                 self.totals.append((time.time(), sum(_ends(self._cluster, TOPIC))))
@@ -180,16 +180,16 @@ class Pipeline:
     # --- what there is ---
 
     def place(self, table: str) -> TableLocation:
-        """Of a table in the store."""
+        """The location of a table in the store."""
         return located(self.store.url(table), self.store.options)
 
     @property
     def diaries(self) -> dict[str, list[Sent]]:
-        """What each sender has written down."""
+        """What each sender has recorded in its diary, by its name."""
         return {name: read_diary(self._diary(name)) for name in DATACENTERS} | {TICK: self._tick}
 
     def victims(self) -> list[Victim]:
-        """Who may be hurt."""
+        """The processes that may be hurt."""
         load, counts, audit = (self.jobs[name] for name in ("load", "counts", "audit"))
         return [
             *(broker_victim(name, cluster) for name, cluster in self.clusters.items()),
@@ -239,7 +239,7 @@ class Pipeline:
         return found
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """Of a small table."""
+        """All rows of a small table."""
         return read_rows(self.place(table))
 
     def wait(self, what: str, holds: Callable[[], bool], within: float = CAUGHT_UP_SECONDS) -> None:
@@ -294,7 +294,7 @@ class Pipeline:
             one.check()
 
     def _ends(self, name: str, topic: str) -> list[int]:
-        """Nothing while it is away."""
+        """The end of each partition; empty while the cluster is unavailable."""
         with contextlib.suppress(FastlogError):
             return _ends(self.clusters[name], topic)
         return []

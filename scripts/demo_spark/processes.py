@@ -79,7 +79,7 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Of what runs."""
+        """The id of the running process."""
         assert self._process is not None
         return self._process.pid
 
@@ -138,7 +138,7 @@ class ObjectStore(Program):
 
     @property
     def options(self) -> dict[str, str]:
-        """For Delta's library."""
+        """The options of the object store, for Delta's library."""
         return {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
             "AWS_ACCESS_KEY_ID": "demo",
@@ -148,7 +148,7 @@ class ObjectStore(Program):
         }
 
     def url(self, table: str) -> str:
-        """Of a table."""
+        """The URL of a table in the store."""
         return f"s3://{BUCKET}/{table}"
 
     def start(self) -> None:
@@ -170,9 +170,9 @@ class ObjectStore(Program):
                 connection.close()
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stop the process with SIGSTOP."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let the process go on with SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)

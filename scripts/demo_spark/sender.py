@@ -89,7 +89,7 @@ def _now_ms() -> int:
 
 
 def main() -> None:
-    """Of the process."""
+    """Run one sender, in a process of its own."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     Sender(json.loads(sys.argv[1])).run(over)
