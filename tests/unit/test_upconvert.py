@@ -6,7 +6,7 @@ import random
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastlog import message, record_batches
@@ -303,17 +303,22 @@ def made_of(data: bytes, most_bytes: int, step: int = 1 << 20) -> tuple[list[byt
 
 
 @given(strategies.message_sets, st.integers(100, 2000), st.sampled_from([1, 50, 1 << 20]))
+@example(raw.entry(bytes(60)) + raw.entry(bytes(240)) + raw.wrapper(b"", 1), 320, 1)
 @settings(max_examples=200)
 def test_sets_become_batches(data: bytes, most_bytes: int, step: int) -> None:
-    """With every message in its order, none of them larger than it may be, in steps of any size."""
+    """With every message in its order, none of them larger than it may be, in steps of any size.
+
+    They are compressed from the first message on that is, as it is.
+    """
     expected = [payload for _, payload in message_payloads(data)]
     if any(len(payload) + 61 + 19 > most_bytes for payload in expected):
         return
     found, headers = made_of(data, most_bytes, step)
     assert found == expected
-    codecs_of = {entry.attributes for entry in reference.walk(data)[0]} - {0}
-    assert all(header.codec in codecs_of or not codecs_of for header in headers)
-    if not codecs_of:
+    codec = next((entry.attributes for entry in reference.walk(data)[0] if entry.attributes), 0)
+    made = [header.codec for header in headers]
+    assert made == sorted(made) and set(made) <= {0, codec} and made[-1:] in ([], [codec])
+    if not codec:
         assert all(header.size_bytes <= most_bytes for header in headers)
 
 
