@@ -16,7 +16,7 @@ __all__ = ["DefaultSource"]
 try:
     from fastlog.spark.source import FastlogDataSource as DefaultSource
 except ImportError as error:
-    _REASON = f"fastlog's source needs pyspark 4.2 or newer, and fastlog with its extensions built: {error}"
+    _REASON = f"fastlog's source needs pyspark 4.1 or newer, and fastlog with its extensions built: {error}"
 
     class DefaultSource(DataSource):  # type: ignore[no-redef]
         """Says why the source cannot be used."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fastlog.errors import ConfigError, MissingDependencyError
 from fastlog.installation import how_to_install
 from fastlog.java import find_spark_java, use_spark_java
+from fastlog.spark.capabilities import check_java_version
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -117,10 +118,10 @@ def check_packages() -> None:
     """Raise ``MissingDependencyError`` unless pyspark, new enough, and pyarrow are installed; says what to install."""
     try:
         import pyarrow  # type: ignore[import-untyped]  # noqa: F401
-        import pyspark.sql.streaming.datasource  # noqa: F401 - not there before 4.2
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter  # noqa: F401 - not there before 4.1
     except ImportError as error:
         raise MissingDependencyError(
-            f"pyspark 4.2 or newer, or pyarrow, is not installed ({error}): {how_to_install('spark')}"
+            f"pyspark 4.1 or newer, or pyarrow, is not installed ({error}): {how_to_install('spark')}"
         ) from error
 
 
@@ -132,7 +133,7 @@ def _prepared(master: str | None, settings: Mapping[str, str]) -> dict[str, str]
         raise ConfigError("SPARK_REMOTE names a server of Spark Connect: unset it, or give no master")
     is_started_here = not remote or remote.startswith("local")  # Spark starts a server of its own for that
     if is_started_here and "PYSPARK_GATEWAY_PORT" not in os.environ:  # else its Java runs already
-        use_spark_java()
+        check_java_version(use_spark_java())
     use_this_python()
     if remote:
         return {_TIME_ZONE: "UTC", **settings}  # what belongs to a Java is the server's to say

@@ -185,7 +185,7 @@ def read_files(
     tasks = max(1, spark.sparkContext.defaultParallelism * 4)
     packed = packed_file(_of_this_process(), (location, list(files), schema, tasks))
     register(spark, FilesSource)
-    reader = spark.read.format(FilesSource.name()).schema(from_arrow_schema(schema))
+    reader = spark.read.format(FilesSource.name()).schema(from_arrow_schema(schema, prefer_timestamp_ntz=True))
     return reader.option(PACKED, packed).load()
 
 

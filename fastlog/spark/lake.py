@@ -410,7 +410,7 @@ def read_table(
     arrow = lake.schema
     if columns is not None:
         arrow = pa.schema([arrow.field(name) for name in columns])
-    schema = from_arrow_schema(arrow)
+    schema = from_arrow_schema(arrow, prefer_timestamp_ntz=True)
     chosen = lake.files() if files is None else list(files)
     if not chosen:
         return spark.createDataFrame([], schema)

@@ -314,6 +314,10 @@ class StreamPlan(QueryPlan):
         """Nothing that is appended from now on is read (AvailableNow)."""
         self._targets = self._cluster.visible_bounds()
 
+    def go_on(self) -> None:
+        """Again everything is read that is visible."""
+        self._targets = None
+
     def latest(self, start: Any, max_bytes: int | None, max_records: int | None = None) -> Any:
         """The end of the next batch, which names its whole range; ``start`` itself when there is nothing new.
 

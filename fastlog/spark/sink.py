@@ -1,4 +1,4 @@
-"""Writing with ``format("fastlog")``: Spark's classes around ``packing``. Needs pyspark 4.2 or newer."""
+"""Writing with ``format("fastlog")``: Spark's classes around ``packing``. Needs pyspark 4.1 or newer."""
 
 from __future__ import annotations
 

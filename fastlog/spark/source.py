@@ -1,11 +1,11 @@
-"""``format("fastlog")``: Spark's classes around what the other modules decide. Needs pyspark 4.2 or newer."""
+"""``format("fastlog")``: Spark's classes around what the other modules decide. Needs pyspark 4.1 or newer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -15,26 +15,18 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from fastlog.errors import ConfigError
 from fastlog.spark import schema as columns
+from fastlog.spark.capabilities import check_limits, limits_batches
 from fastlog.spark.cluster import QueryCluster
 from fastlog.spark.options import SourceOptions, parse_options
-from fastlog.spark.plans import BatchPlan, StreamPlan, columns_for
-from fastlog.spark.progress import GroupProgress
+from fastlog.spark.plans import BatchPlan, columns_for
+from fastlog.spark.stream_reader import FastlogStreamReader, Fields, read_partition
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
-
-Fields = list[tuple[str, bool]]
 
 
 class FastlogDataSource(DataSource):
@@ -50,7 +42,7 @@ class FastlogDataSource(DataSource):
 
         Where no option chooses them the brokers are asked of which kind the topics are.
         """
-        options = parse_options(self.options, streaming=None)
+        options = self._parsed(streaming=None)
         if options.schema is None and not options.columns_chosen:
             with closing(QueryCluster(options)) as cluster:
                 options = options.of_set(columns_for(cluster.bounds()) or columns.FASTLOG)
@@ -58,11 +50,16 @@ class FastlogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        return FastlogReader(*_with_fields(schema, parse_options(self.options, streaming=False)))
+        return FastlogReader(*_with_fields(schema, self._parsed(streaming=False)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
-        return FastlogStreamReader(*_with_fields(schema, parse_options(self.options, streaming=True)))
+        given = _with_fields(schema, self._parsed(streaming=True))
+        if not limits_batches():
+            return FastlogStreamReader(*given)
+        from fastlog.spark.limited_streams import LimitedStreamReader  # not to be imported before Spark 4.2
+
+        return LimitedStreamReader(*given)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``frame.write``."""
@@ -79,6 +76,12 @@ class FastlogDataSource(DataSource):
 
         return FastlogStreamWriter(parse_sink_options(self.options), schema, overwrite)
 
+    def _parsed(self, *, streaming: bool | None) -> SourceOptions:
+        """As ``parse_options``; raises also for what this Spark cannot do."""
+        options = parse_options(self.options, streaming=streaming)
+        check_limits(options)
+        return options
+
 
 class FastlogReader(DataSourceReader):
     """A batch read. ``partitions`` runs on the driver, ``read`` on copies in the workers."""
@@ -94,106 +97,7 @@ class FastlogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """The rows of a task; none for the empty one that Spark makes of an empty list."""
-        return _read(partition, self._options, self._fields)
-
-
-class FastlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query. One is in a process beside the driver and plans; copies of it read in the workers."""
-
-    def __init__(self, options: SourceOptions, fields: Fields) -> None:
-        self._options = options
-        self._fields = fields
-        self._made: tuple[QueryCluster, StreamPlan, GroupProgress | None] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out connections: a copy makes its own."""
-        return {**self.__dict__, "_made": None}
-
-    def initialOffset(self) -> dict[str, Any]:
-        """See ``StreamPlan.initial``."""
-        return self._plan.initial()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """What ``maxBytesPerTrigger`` or ``maxOffsetsPerTrigger`` says."""
-        options = self._options
-        if options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(options.max_offsets_per_trigger)
-        most = options.max_bytes_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """See ``StreamPlan.prepare``."""
-        self._plan.prepare()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """See ``StreamPlan.latest``."""
-        of_rows = isinstance(limit, ReadMaxRows) and self._options.max_offsets_per_trigger is not None
-        if not (of_rows or isinstance(limit, ReadAllAvailable | ReadMaxBytes)):
-            raise ConfigError(f"this source cannot limit a batch by {type(limit).__name__}")
-        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        plan = self._plan
-        # Spark asks for the next batch when the one before is written down as done, and this is the only sign of the
-        # last one: commit() for it comes with the next batch, or never.
-        self._show(start)
-        found: dict[str, Any] = plan.latest(start, most) if rows is None else plan.latest(start, None, rows)
-        return found
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """See ``StreamPlan.report``."""
-        return self._plan.report()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch: its end says all, and the start that Spark remembers for a first batch is a word.
-
-        Spark also tells a query that begins again what its log ends with, as a batch from there to there. That one may
-        be done, and retention may have removed what it read.
-        """
-        if start == end:
-            return []
-        return [InputPartition(task) for task in self._plan.tasks(end)]
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the rows of a task as Arrow batches."""
-        return _read(partition, self._options, self._fields)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Show it where a group's progress is looked for. The checkpoint keeps the place; nothing depends on this."""
-        self._show(end)
-
-    def stop(self) -> None:
-        """Close the connections. Spark does not always call it: the process just ends."""
-        made, self._made = self._made, None
-        if made is not None:
-            made[0].close()
-
-    @property
-    def _plan(self) -> StreamPlan:
-        return self._parts()[1]
-
-    def _show(self, end: dict[str, Any]) -> None:
-        progress = self._parts()[2]
-        if progress is not None:
-            progress.show(end)
-
-    def _parts(self) -> tuple[QueryCluster, StreamPlan, GroupProgress | None]:
-        if self._made is None:
-            cluster = QueryCluster(self._options)
-            progress = None
-            if self._options.group is not None and cluster.coordination is not None:
-                progress = GroupProgress(cluster.coordination, self._options.group)
-                progress.check()
-            self._made = cluster, StreamPlan(self._options, cluster), progress
-        return self._made
-
-
-def _read(partition: InputPartition, options: SourceOptions, fields: Fields) -> Iterator[pyarrow.RecordBatch]:
-    task = partition.value
-    if task is None:
-        return
-    from fastlog.spark.task_rows import read_rows  # pyarrow and numpy, in the workers alone
-
-    yield from read_rows(task, options, fields)
+        return read_partition(partition, self._options, self._fields)
 
 
 def _with_fields(schema: StructType, options: SourceOptions) -> tuple[SourceOptions, Fields]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastlog.errors import ConfigError, TableConflictError
+from fastlog.spark.capabilities import arrow_schema_of
 from fastlog.spark.entries import NewFile
 from fastlog.spark.lake import Lake
 from fastlog.spark.options import SourceOptions
@@ -216,6 +217,5 @@ class Upkeep(TableStaging):
 def arrow_schema(frame: DataFrame) -> pyarrow.Schema:
     """The columns of a table for a frame; each may be null there."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
 
-    return pa.schema([field.with_nullable(True) for field in to_arrow_schema(frame.schema, timezone="UTC")])
+    return pa.schema([field.with_nullable(True) for field in arrow_schema_of(frame.schema)])

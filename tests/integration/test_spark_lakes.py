@@ -1,4 +1,4 @@
-"""Delta's and Iceberg's own code for Spark: a stream of the source into a table by Delta's sink is exact through kills;
+"""Delta's and Iceberg's own code for Spark: streams of the source into tables by their sinks are exact through kills;
 what ``load`` writes as Iceberg, Spark's Iceberg and DuckDB's read, and Iceberg's tools rewrite between loads."""
 
 from __future__ import annotations
@@ -8,12 +8,17 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fastlog.client.addresses import Address
+from fastlog.client.records import RecordBroker
+from fastlog.message import shallow
+from fastlog.record_batches import Record, build
 from fastlog.spark.iceberg import IcebergLake
 from fastlog.spark.upkeep import JoinOptions, join_files
 from tests.fault.programs import ROOT
@@ -35,6 +40,7 @@ pytestmark = [
     pytest.mark.skipif(LAKES not in os.environ, reason=f"{LAKES} names no jars and Sparks: scripts/compat does"),
 ]
 
+MESSAGES, RECORDS = "messages", "records"
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -51,10 +57,10 @@ def program(name: str, version: str, jars: str, directory: Path, **told: Any) ->
     """One of those in tests/compat/lakes, in the Spark of a version with jars of names that begin so."""
     lakes = Path(os.environ[LAKES])
     given = ",".join(str(path) for path in (lakes / "jars").glob("*.jar") if path.name.startswith(tuple(jars.split())))
-    assert given
+    assert bool(given) == bool(jars)
     settings = {
         **LOCAL_SETTINGS,
-        "spark.jars": given,
+        **({"spark.jars": given} if given else {}),
         "spark.local.dir": str(directory / "scratch"),
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
@@ -67,44 +73,87 @@ def program(name: str, version: str, jars: str, directory: Path, **told: Any) ->
     return Driver(command, directory / f"{name}.log", directory=directory, environment=known)
 
 
-def test_a_stream_into_delta_is_exact_through_kills(tmp_path: Path) -> None:
-    """Of its driver with all that belongs to it, and of the broker."""
-    from deltalake import DeltaTable
+def sent_through_kills(
+    directory: Path, version: str, jars: str, settings: dict[str, str], tables: Mapping[str, str], **source: str
+) -> list[int]:
+    """Stream topics of both kinds into tables through three kills of the driver with all that belongs to it, one of the
+    broker between them, and from there to their ends. ``tables``: format and table.
 
+    Returns the messages of each topic, which are numbers.
+    """
     seed = random.SystemRandom().randrange(2**31)
     print(f"seed {seed}")
-    source = random.Random(seed)
+    chosen = random.Random(seed)
     sent = 0
 
     def send() -> None:
         nonlocal sent
         for partition in range(2):
-            produce(broker, "t", partition, sent, sent + 500)
+            produce(broker, MESSAGES, partition, sent, sent + 500)
+            batch = build([Record(None, b"%d" % number, 0) for number in range(sent, sent + 500)])
+            with RecordBroker([Address("127.0.0.1", broker.port)], timeout=20) as records:
+                records.append({(RECORDS, partition): batch}, is_flushed=True)
             sent += 500
 
-    with Broker(tmp_path / "broker", settings={"num.partitions": 2}) as broker:
-        options = {"brokers": f"127.0.0.1:{broker.port}", "subscribe": "t", "startingOffsets": "earliest"}
-        options |= {"maxBytesPerTrigger": "5000", "fetch.numRetries": "20", "columns": "topic,partition,offset,value"}
-        given = {"settings": DELTA, "source": options}
-        given |= {"checkpoint": str(tmp_path / "checkpoint"), "table": str(tmp_path / "table")}
+    with Broker(directory / "broker", settings={"num.partitions": 2}) as broker:
+        with RecordBroker([Address("127.0.0.1", broker.port)], timeout=20) as records:
+            records.create(RECORDS, 2, {})
+        options = {"brokers": f"127.0.0.1:{broker.port}", "startingOffsets": "earliest", "fetch.numRetries": "20"}
+        options |= {"columns": "topic,partition,offset,value", **source}
+        streams = [
+            {
+                "source": {**options, "subscribe": topic},
+                "checkpoint": str(directory / f"checkpoint-{topic}"),
+                "format": tables["format"],
+                "table": tables[topic],
+            }
+            for topic in (MESSAGES, RECORDS)
+        ]
         send()
         for life in range(3):
-            driver = program("sink_program", "4.2", "delta- unitycatalog-", tmp_path, **given, to_the_end=False)
+            driver = program("sink_program", version, jars, directory, settings=settings, streams=streams, ends=0)
             try:
-                driver.wait_said(r"batch \d+", source.randint(1, 2))
+                for topic in (MESSAGES, RECORDS):
+                    driver.wait_said(f"{topic}: batch")
                 send()
                 if life == 1:
                     broker.kill_all()
                     broker._wanted_port = broker.port
                     broker.start()
-                    driver.wait_said(r"batch \d+", driver.count(r"batch \d+") + 1)
+                    driver.wait_said("s: batch", driver.count("s: batch") + 1)
+                time.sleep(chosen.uniform(0, 2))  # somewhere in a batch
             finally:
                 driver.kill()
-        driver = program("sink_program", "4.2", "delta- unitycatalog-", tmp_path, **given, to_the_end=True)
+            send()
+        # Spark 4.1 ends behind a batch that was begun before.
+        driver = program(
+            "sink_program",
+            version,
+            jars,
+            directory,
+            settings=settings,
+            streams=streams,
+            ends=2 if version == "4.1" else 1,
+        )
         assert driver.end()[0] == 0
-    rows = DeltaTable(str(tmp_path / "table")).to_pyarrow_table()
-    assert sorted(int(value) for value in rows["value"].to_pylist()) == list(range(sent))
-    assert len(set(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))) == sent
+    return list(range(sent))
+
+
+def check_rows(rows: Any, sent: list[int]) -> None:
+    """Each message once, in a row of its own."""
+    assert sorted(int(value) for value in rows["value"].to_pylist()) == sent
+    assert len(set(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))) == len(sent)
+
+
+def test_streams_into_delta_are_exact_through_kills(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    tables = {topic: str(tmp_path / topic) for topic in (MESSAGES, RECORDS)}
+    limit = {"maxBytesPerTrigger": "5000"}
+    jars = "delta- unitycatalog-"
+    sent = sent_through_kills(tmp_path, "4.2", jars, DELTA, {"format": "delta", **tables}, **limit)
+    for table in tables.values():
+        check_rows(DeltaTable(table).to_pyarrow_table(), sent)
 
 
 @pytest.fixture
@@ -117,6 +166,55 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # a process reads the environment once
 
 
+def iceberg_in(directory: Path) -> dict[str, str]:
+    """Spark's settings for that catalog."""
+    return {
+        **ICEBERG,
+        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{directory}/catalog.db",
+        "spark.sql.catalog.lake.warehouse": f"file://{directory}/warehouse",
+    }
+
+
+def test_streams_into_iceberg_are_exact_through_kills(catalog: None, tmp_path: Path) -> None:
+    """In Spark 4.1, which is the newest that Iceberg is made for, and limits no batches."""
+    import pyarrow as pa
+    from pyiceberg.catalog import load_catalog
+
+    lake = load_catalog("lake")
+    lake.create_namespace("db")
+    columns = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "value": pa.binary()}
+    tables = {topic: f"lake.db.{topic}" for topic in (MESSAGES, RECORDS)}
+    for topic in tables:
+        lake.create_table(f"db.{topic}", pa.schema(list(columns.items())))
+    tables["format"] = "iceberg"
+    sent = sent_through_kills(tmp_path, "4.1", "iceberg- sqlite-", iceberg_in(tmp_path), tables)
+    for topic in (MESSAGES, RECORDS):
+        check_rows(lake.load_table(f"db.{topic}").scan().to_arrow(), sent)
+
+
+def test_what_works_in_spark_4_1(tmp_path: Path) -> None:
+    """A batch read, a batch write, a stream from topic to topic that is begun twice, and a load; a limit is refused."""
+    from deltalake import DeltaTable
+
+    with Broker(tmp_path / "broker", settings={"num.partitions": 2}) as broker:
+        for partition in range(2):
+            produce(broker, MESSAGES, partition, 500 * partition, 500 * partition + 500)
+        told = {"topic": MESSAGES, "brokers": f"127.0.0.1:{broker.port}", "table": str(tmp_path / "table")}
+        told |= {"checkpoint": str(tmp_path / "checkpoint"), "settings": {}}
+        code, found = program("everything_program", "4.1", "", tmp_path, **told).end()
+        assert code == 0
+        assert found["spark"].startswith("4.1.")
+        assert (found["counted"], found["loaded"]) == (1000, 1000)
+        assert "maxBytesPerTrigger: Spark 4.2 or newer limits batches" in found["refused"]
+        for topic in ("copy", "stream"):
+            written = [at for at in range(2) if broker.has_directory(f"{MESSAGES}-{topic}", at)]
+            logs = b"".join(broker.stored_bytes(f"{MESSAGES}-{topic}", at) for at in written)
+            assert sorted(int(item.message.payload) for item in shallow(logs)) == list(range(1000))
+    rows = DeltaTable(told["table"]).to_pyarrow_table()
+    assert sorted(map(int, rows["value"].to_pylist())) == list(range(1000))
+    assert set(rows["size"].to_pylist()) == {10}
+
+
 @pytest.fixture
 def fake() -> Iterator[FakeBroker]:
     with FakeBroker(partitions=2) as made:
@@ -126,11 +224,7 @@ def fake() -> Iterator[FakeBroker]:
 def test_what_a_load_writes_as_iceberg_is_read_by_others(catalog: None, fake: FakeBroker, tmp_path: Path) -> None:
     """Also once files were joined. When Iceberg's own tools have rewritten files and let snapshots go, the load goes on
     where it was, and files are joined again."""
-    settings = {
-        **ICEBERG,
-        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{tmp_path}/catalog.db",
-        "spark.sql.catalog.lake.warehouse": f"file://{tmp_path}/warehouse",
-    }
+    settings = iceberg_in(tmp_path)
     name = "iceberg:lake/db.logs"
 
     def load(first: int, count: int) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from fastlog.errors import ConfigError, MissingDependencyError
 from fastlog.java import find_spark_java
-from fastlog.spark import environment
+from fastlog.spark import capabilities, environment
 from fastlog.spark.environment import use_this_python
 from fastlog.spark.jobs.audit import audit_command
 from fastlog.spark.jobs.counts import counts_command
@@ -21,15 +21,31 @@ from fastlog.spark.jobs.join import join_command
 from fastlog.spark.jobs.load import load_command
 
 
-@pytest.mark.parametrize("name", ["pyspark.sql.streaming.datasource", "pyarrow"])
+@pytest.mark.parametrize("name", ["pyspark.sql.datasource", "pyarrow"])
 def test_a_package_that_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older pyspark lacks the first."""
     for loaded in [item for item in sys.modules if item == name or item.startswith(f"{name}.")]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'fastlog-broker\[spark\]'") as caught:
         environment.session()
     assert "\n" not in str(caught.value)
+
+
+def test_a_spark_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark 4.0 lacks what a stream is written with; 4.1 has that, and limits no batches."""
+    importlib.import_module("pyspark.sql.datasource")  # of a newer one, which needs what is taken away
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    environment.check_packages()
+    assert not capabilities.limits_batches()
+    capabilities.check_java_version(21)
+    monkeypatch.setattr(environment, "use_spark_java", lambda: 25)
+    with pytest.raises(
+        MissingDependencyError, match=r"Spark 4\.1 needs Java 17 or 21, and the one that is found is 25"
+    ):
+        environment.session()
+    monkeypatch.delattr("pyspark.sql.datasource.DataSourceStreamArrowWriter")
+    with pytest.raises(MissingDependencyError, match=r"pyspark 4\.1 or newer"):
+        environment.check_packages()
 
 
 @pytest.mark.java
@@ -85,7 +101,7 @@ def test_a_java_is_looked_for_where_spark_starts_one(
     looked: list[bool] = []
     monkeypatch.setattr(environment, "check_packages", lambda: None)
     monkeypatch.setattr(environment, "use_this_python", lambda: None)
-    monkeypatch.setattr(environment, "use_spark_java", lambda: looked.append(True))
+    monkeypatch.setattr(environment, "use_spark_java", lambda: looked.append(True) or 17)
     environment._prepared(None, {})
     assert looked == [True] * is_looked_for
 
@@ -144,5 +160,5 @@ def test_why_the_source_cannot_be_used_is_kept(monkeypatch: pytest.MonkeyPatch) 
     source = importlib.import_module("pyspark_fastlog").DefaultSource
     monkeypatch.delitem(sys.modules, "pyspark_fastlog")
     assert source.name() == "fastlog"
-    with pytest.raises(ImportError, match=r"needs pyspark 4\.2 or newer, and fastlog with its extensions built: "):
+    with pytest.raises(ImportError, match=r"needs pyspark 4\.1 or newer, and fastlog with its extensions built: "):
         source({})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,9 +17,12 @@ from fastlog._segment import pack
 from fastlog.errors import ConfigError, DataLossError, FastlogError
 from fastlog.producer.rows import Stretch
 from fastlog.spark import source as source_module
+from fastlog.spark import stream_reader as streams_module
+from fastlog.spark.cluster import QueryCluster
 from fastlog.spark.plans import Task
 from fastlog.spark.sink import FastlogStreamWriter, FastlogWriter, WrittenRows
 from fastlog.spark.source import FastlogDataSource
+from fastlog.spark.stream_reader import FastlogStreamReader
 from tests.harness.fake_broker import FakeBroker, stored
 
 PAYLOADS = [b"message %03d" % number for number in range(40)]
@@ -166,6 +170,72 @@ def test_available_now_is_what_was_there_when_it_was_prepared(broker: FakeBroker
     assert reader.latestOffset(end, ReadAllAvailable()) is end
 
 
+@pytest.fixture
+def spark_41(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this were Spark 4.1, which does not have that module."""
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+
+
+def test_a_stream_in_the_order_that_spark_4_1_has(broker: FakeBroker, spark_41: None) -> None:
+    """It says nowhere where a batch begins: that is where the one before ended, or where the log of a query ends that
+    begins again."""
+    reader = data_source(broker, startingOffsets="earliest").streamReader(VALUE)
+    assert type(reader) is FastlogStreamReader
+    first = reader.latestOffset()  # type: ignore[call-arg]
+    assert first["topics"] == at(0, len(LOG))["topics"]
+    (partition,) = reader.partitions(reader.initialOffset(), first)
+    assert values(pickle.loads(pickle.dumps(reader)).read(partition)) == PAYLOADS
+    assert reader.latestOffset() is first  # type: ignore[call-arg]
+    broker.logs["t", 0] += LOG
+    second = reader.latestOffset()  # type: ignore[call-arg]
+    assert second["topics"] == at(len(LOG), 2 * len(LOG))["topics"]
+    reader.commit(first)
+    broker.logs["t", 0] += LOG
+    # The tasks of a batch are not always wanted, and those of an earlier one perhaps once more.
+    reader.partitions(reader.initialOffset(), first)
+    assert reader.latestOffset()["topics"] == at(2 * len(LOG), 3 * len(LOG))["topics"]  # type: ignore[call-arg]
+    again = data_source(broker, startingOffsets="earliest").streamReader(VALUE)
+    assert again.partitions(second, second) == []
+    assert len(again.partitions(first, second)) == 1
+    third = again.latestOffset()  # type: ignore[call-arg]
+    assert third["topics"] == at(2 * len(LOG), 3 * len(LOG))["topics"]
+    again.stop()
+    wrapped = data_source(broker, startingOffsets="earliest").streamReader(VALUE)
+    wrapped.latestOffset()  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"triggerAvailableNowWrapper\.enabled: set it to false"):
+        wrapped.partitions(second, second)
+    wrapped.stop()
+
+
+def test_what_spark_4_1_asks_first_is_answered_when_all_is_flushed(
+    broker: FakeBroker, spark_41: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since it may be the one question of ``availableNow``; what comes after is what is visible."""
+    calls: list[str] = []
+    for name in ("visible_bounds", "bounds"):
+        original = getattr(QueryCluster, name)
+
+        def noted(self: Any, *given: Any, name: str = name, original: Any = original) -> Any:
+            calls.append(name)
+            return original(self, *given)
+
+        monkeypatch.setattr(QueryCluster, name, noted)
+    reader = data_source(broker, startingOffsets="earliest").streamReader(VALUE)
+    reader.latestOffset()  # type: ignore[call-arg]
+    assert "visible_bounds" in calls
+    del calls[:]
+    reader.latestOffset()  # type: ignore[call-arg]
+    assert calls == ["bounds"]
+    reader.stop()
+
+
+@pytest.mark.parametrize("name", ["maxBytesPerTrigger", "maxOffsetsPerTrigger"])
+def test_a_limit_is_refused_where_spark_knows_none(broker: FakeBroker, spark_41: None, name: str) -> None:
+    for call in ("schema", "streamReader"):
+        with pytest.raises(ConfigError, match=f"{name}: Spark 4.2 or newer limits batches"):
+            getattr(data_source(broker, **{name: "5"}), call)(*[VALUE][: call == "streamReader"])
+
+
 def test_limits(broker: FakeBroker) -> None:
     limit = data_source(broker).streamReader(VALUE).getDefaultReadLimit()
     assert isinstance(limit, ReadAllAvailable)
@@ -192,7 +262,8 @@ def test_one_cluster_for_a_query_and_none_in_a_copy(broker: FakeBroker, monkeypa
             closed.append(self)
             super().close()
 
-    monkeypatch.setattr(source_module, "QueryCluster", Noted)
+    for module in (source_module, streams_module):
+        monkeypatch.setattr(module, "QueryCluster", Noted)
     reader = data_source(broker, startingOffsets="earliest").streamReader(VALUE)
     reader.stop()
     start = reader.initialOffset()
@@ -251,9 +322,9 @@ def test_the_place_of_a_query_is_shown_as_a_group_s(monkeypatch: pytest.MonkeyPa
         def close(self) -> None:
             calls.append("close")
 
-    monkeypatch.setattr(source_module, "GroupProgress", Progress)
-    monkeypatch.setattr(source_module, "StreamPlan", Plan)
-    monkeypatch.setattr(source_module, "QueryCluster", Cluster)
+    monkeypatch.setattr(streams_module, "GroupProgress", Progress)
+    monkeypatch.setattr(streams_module, "StreamPlan", Plan)
+    monkeypatch.setattr(streams_module, "QueryCluster", Cluster)
     given = {"zookeeper": "zk:1", "subscribe": "t"}
     reader = FastlogDataSource({**given, "group": "g"}).streamReader(VALUE)
     assert reader.latestOffset("start", ReadMaxBytes(7)) == "end"  # type: ignore[arg-type,comparison-overlap]

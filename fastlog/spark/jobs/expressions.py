@@ -145,11 +145,13 @@ def _why(session: SparkSession, message: pyarrow.Table, text: str, *, is_time: b
     for item in message.schema:
         value = message[item.name][0]
         if pa.types.is_nested(item.type):
-            literal = f.lit(None).cast(from_arrow_type(item.type))  # headers: Spark has no literals of these
+            literal = f.lit(None).cast(
+                from_arrow_type(item.type, prefer_timestamp_ntz=True)
+            )  # headers: Spark has no literals of these
         elif pa.types.is_timestamp(item.type):
             literal = f.timestamp_micros(f.lit(value.cast(pa.int64()).as_py()))
         else:
-            literal = f.lit(value.as_py()).cast(from_arrow_type(item.type))
+            literal = f.lit(value.as_py()).cast(from_arrow_type(item.type, prefer_timestamp_ntz=True))
         values.append(literal.alias(item.name))
     asked = f.expr(text).cast("timestamp") if is_time else f.expr(text)
     try:

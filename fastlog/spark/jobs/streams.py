@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastlog import errors
 from fastlog.spark.behind import Behind, behind
+from fastlog.spark.capabilities import limits_batches
 from fastlog.spark.entries import NewFile
+from fastlog.spark.environment import check_packages
 from fastlog.spark.jobs import command, parameters
 from fastlog.spark.jobs.late import LateRows
 from fastlog.spark.jobs.latency import MessageLatencies
@@ -334,8 +336,14 @@ def fill_table(
 ) -> tuple[int, dict[str, Any]]:
     """Run the stream of a job into its table, to its end or to a signal.
 
-    Returns the exit code, which is 0 unless a signal came, and the summary. Raises as ``QueryRun``.
+    Returns the exit code, which is 0 unless a signal came, and the summary. Raises as ``QueryRun``, and
+    ``ConfigError`` where Spark does not limit batches.
     """
+    check_packages()
+    if not limits_batches():
+        raise errors.ConfigError(
+            f"{name}: with --table it needs Spark 4.2 or newer, which limits batches (--max-bytes)"
+        )
     code = report.EXIT_DONE
     with command.LazySpark(name, job.master, conf) as spark, command.batches_unbroken():
         run = QueryRun(sink, lambda: make(spark.session), every=job.every, attempts=job.attempts)
