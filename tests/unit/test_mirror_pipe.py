@@ -344,14 +344,22 @@ def test_silence_is_counted_from_the_last_answer_and_not_while_there_is_nothing_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Longer without anything to send than an answer may take; then answers that are late, but none too late."""
-    passed = [0.0]
-    monkeypatch.setattr(pipe_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    passed, looks, asked = [0.0], [0], [0]
+
+    def monotonic() -> float:
+        looks[0] += 1
+        return time.monotonic() + passed[0]
+
+    monkeypatch.setattr(pipe_module, "time", SimpleNamespace(monotonic=monotonic))
     monkeypatch.setattr(pipe_module, "_IDLE_SECONDS", 0.001)  # it looks at the clock all the time
 
     def slow(request: rq.Request) -> None:
         if isinstance(request, rq.ProduceAckRequest):
+            wait_until("the answer before is seen", lambda: len(found.settled) == asked[0])
+            asked[0] += 1
             passed[0] += 4000.0
-            threading.Event().wait(0.02)
+            before = looks[0]
+            wait_until("the pipe has seen what time it is", lambda: looks[0] > before + 1)
 
     broker = FakeBroker(hook=slow)
     with giving(broker, socket_timeout_ms="6000000") as found:
