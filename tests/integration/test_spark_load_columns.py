@@ -15,10 +15,8 @@ from fastlog.errors import ConfigError
 from fastlog.message import encode_set
 from fastlog.spark.iceberg import IcebergLake
 from fastlog.spark.jobs.expressions import Expressions
-from fastlog.spark.jobs.rejects import Rejects
 from fastlog.spark.lake import Lake, TableChange
 from fastlog.spark.schema import USUAL, ddl
-from fastlog.spark.staging import TableStaging
 from fastlog.spark.upkeep import JoinOptions, join_files
 from fastlog.tools.report import CommandError
 from tests.harness.broker import Broker
@@ -291,8 +289,7 @@ def test_again_replaces_what_was_rejected(either: Job) -> None:
     assert job.values() == ["1", "2", "x", "y", "z"]
 
 
-@pytest.mark.parametrize("step", ["before the commit", "behind it"])
-def test_a_replacement_that_is_killed(iceberg_job: Job, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_replacement_that_is_killed(iceberg_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers see the old rows or the new ones; small files may be joined meanwhile."""
     job = iceberg_job
     job.put(1, 2, 3)
@@ -301,98 +298,46 @@ def test_a_replacement_that_is_killed(iceberg_job: Job, monkeypatch: pytest.Monk
     assert job.run("--column", NUMBER, "--optimize-at", 2)["joined_files"] == 2
     attempt = IcebergLake._attempt
 
-    def killing(self: IcebergLake, change: TableChange, identity: str) -> None:
-        if step == "behind it":
-            attempt(self, change, identity)
+    def before_it(self: IcebergLake, change: TableChange, identity: str) -> None:
+        raise Killed
+
+    def behind_it(self: IcebergLake, change: TableChange, identity: str) -> None:
+        attempt(self, change, identity)
         raise Killed
 
     again = ("--column", "n=-cast(cast(value as string) as int)", "--from", json.dumps({job.topic: {"0-0": 22}}))
-    with monkeypatch.context() as patch:
-        patch.setattr(IcebergLake, "_attempt", killing)
-        with pytest.raises(Killed):
-            job.run(*again)
-    found = {1: 1, 2: 2, 3: 3, 4: 4} if step == "before the commit" else {1: 1, 2: 2, 3: -3, 4: -4}
-    assert sorted((int(row["value"]), row["n"]) for row in job.rows()) == sorted(found.items())
+    old, new = [(1, 1), (2, 2), (3, 3), (4, 4)], [(1, 1), (2, 2), (3, -3), (4, -4)]
+    for killing, found in ((before_it, old), (behind_it, new)):
+        with monkeypatch.context() as patch:
+            patch.setattr(IcebergLake, "_attempt", killing)
+            with pytest.raises(Killed):
+                job.run(*again)
+        assert sorted((int(row["value"]), row["n"]) for row in job.rows()) == found
     summary = job.run(*again)
     assert (summary["replaced_rows"], summary["rows"]) == (2, 2)
-    assert sorted((int(row["value"]), row["n"]) for row in job.rows()) == [(1, 1), (2, 2), (3, -3), (4, -4)]
+    assert sorted((int(row["value"]), row["n"]) for row in job.rows()) == new
 
 
-STEPS = ("before the rows", "before the commit", "before the other commit", "behind both")
+def test_killed_between_the_two_tables(either: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message is in one of them, once; also when the next load takes what this one has rejected.
 
-
-@pytest.mark.parametrize("step", STEPS)
-def test_whatever_step_it_was_killed_at(either: Job, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """Each message is in one of the two tables, once; also when the next load takes what this one has rejected."""
+    Killed elsewhere: tests/unit/test_spark_rejects.py, test_spark_loader.py and test_spark_iceberg.py, without Spark.
+    """
     job = either
     job.put(1, "x", 2)
-    with monkeypatch.context() as patch:
-        _kill_at(step, job, patch)
-        with pytest.raises(Killed):
-            job.reject("--column", NUMBER)
-    job.put("y")
-    better = "n=cast(replace(cast(value as string), 'x', '24') as int)"
-    job.reject("--column", better)
-    rejected = sorted(job.reasons())
-    assert rejected == (["x", "y"] if step in STEPS[2:] else ["y"])
-    assert sorted([*job.values(), *rejected]) == ["1", "2", "x", "y"]
-
-
-def _kill_at(step: str, job: Job, patch: pytest.MonkeyPatch) -> None:
     kind: Any = IcebergLake if isinstance(job, IcebergJob) else Lake
-    commit, write = kind.commit, TableStaging.write
+    commit = kind.commit
 
-    def killing_commit(self: Any, change: TableChange) -> None:
-        of_the_other = str(self) == str(job.rejected)
-        if (step, of_the_other) in (("before the commit", False), ("before the other commit", True)) and change.added:
+    def killing(self: Any, change: TableChange) -> None:
+        if str(self) == str(job.rejected) and change.added:
             raise Killed
         commit(self, change)
-        if step == "behind both" and of_the_other and change.added:
-            raise Killed
 
-    def killing_write(self: TableStaging, frame: Any) -> Any:
-        raise Killed
-        return write(self, frame)
-
-    patch.setattr(kind, "commit", killing_commit)
-    if step == "before the rows":
-        patch.setattr(TableStaging, "write", killing_write)
-
-
-def test_two_loads_add_what_was_rejected_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one while the first has brought its batch in and not yet what it has rejected."""
-    job.put(1, "x")
-    catch_up = Rejects.catch_up
-    others = [True]
-
-    def slow(self: Rejects) -> None:
-        if others and self._lake.exists and self._filled.number(self._name):
-            others.pop()
-            catch_up(Rejects(Lake(job.rejected), Lake(job.table), self._schema, "snappy"))
-        catch_up(self)
-
-    monkeypatch.setattr(Rejects, "catch_up", slow)
-    assert job.reject("--column", NUMBER)["rejected"] == 1
-    assert not others
-    assert (job.values(), sorted(job.reasons())) == (["1"], ["x"])
-
-
-def test_what_was_rejected_and_is_known_to_nobody_is_an_error(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file was removed before it was added, or the history of the table was cut."""
-    job.put(1, "x")
     with monkeypatch.context() as patch:
-        _kill_at("before the other commit", job, patch)
+        patch.setattr(kind, "commit", killing)
         with pytest.raises(Killed):
             job.reject("--column", NUMBER)
-    (file,) = job.rejected.glob("topic=*/date=*/*.parquet")
-    kept = file.read_bytes()
-    file.unlink()
-    with pytest.raises(Exception, match="has rejected messages, and was removed before it was added"):
-        job.reject("--column", NUMBER, "--attempts", 1)
-    file.write_bytes(kept)
-    with monkeypatch.context() as patch:
-        patch.setattr(Lake, "history", lambda self, most=None: [])
-        with pytest.raises(Exception, match="a load was ended before it added messages that it had rejected"):
-            job.reject("--column", NUMBER, "--attempts", 1)
-    job.reject("--column", NUMBER)
-    assert list(job.reasons()) == ["x"]
+    assert (job.values(), job.reasons()) == (["1", "2"], {})
+    job.put("y")
+    job.reject("--column", "n=cast(replace(cast(value as string), 'x', '24') as int)")
+    assert (job.values(), sorted(job.reasons())) == (["1", "2"], ["x", "y"])
