@@ -359,6 +359,15 @@ def test_what_waits_and_how_far_it_is() -> None:
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_start_begins_all_of_it() -> None:
+    mirror = RecordMirror(config())
+    (made,) = mirror.sources
+    begun: list[str] = []
+    made._threads = [threading.Thread(target=begun.append, args=(name,)) for name in ("place", "topics")]
+    mirror.start()
+    assert mirror.stop(PATIENCE) == [] and sorted(begun) == ["place", "topics"]
+
+
 def test_who_does_not_end_in_time_has_left_something(monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = RecordMirror(config())
     (made,) = mirror.sources
