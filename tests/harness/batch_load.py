@@ -59,7 +59,7 @@ class Client:
             time.sleep(0.01)
 
     def produce(self, place: Place, batch: bytes, acks: int) -> tuple[int, int]:
-        """Error code and base offset."""
+        """Produce a batch; returns error code and base offset."""
         answer = self.ask(today.PRODUCE, PRODUCE_VERSION, **today.produced((*place, batch), acks=acks))
         (part,) = answer.responses[0].partition_responses
         return int(part.error_code), part.base_offset
@@ -150,7 +150,7 @@ class BatchLoad:
             return max(self.acked[place], default=-1) + 1
 
     def wait_acked(self, more: int) -> None:
-        """Returns once so many further records were acknowledged."""
+        """Wait until ``count`` further records were acknowledged."""
         wanted = self.acked_count() + more
         deadline = time.monotonic() + PATIENCE
         while self.acked_count() < wanted:

@@ -202,7 +202,7 @@ class Broker:
         return STARTED.findall(self.log_text())
 
     def is_alive(self, role: str) -> bool:
-        """True while the newest process of this role lives."""
+        """Whether the newest process of this role is alive."""
         try:
             return _alive(psutil.Process(self.pids()[role]))
         except (KeyError, psutil.NoSuchProcess):
@@ -227,11 +227,11 @@ class Broker:
         return pid
 
     def resume(self, role: str) -> int:
-        """SIGCONT for one process."""
+        """Let one stopped process go on, with SIGCONT."""
         return self.signal(role, signal.SIGCONT)
 
     def resume_all(self) -> None:
-        """SIGCONT for whatever was stopped."""
+        """Let every stopped process go on, with SIGCONT."""
         for process in self._known.values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.status() == psutil.STATUS_STOPPED:
@@ -293,7 +293,7 @@ class Broker:
         return b"".join(path.read_bytes() for path in self.segments(topic, partition).values())
 
     def connect(self, timeout: float = PATIENCE) -> RawClient:
-        """A new connection to it."""
+        """Open a new connection to the broker."""
         return RawClient(self.port, timeout=timeout)
 
 

@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
 
 def read_calls(path: Path) -> list[Call]:
-    """What a record holds so far."""
+    """The calls that a record holds so far."""
     calls = []
     for line in path.read_text().splitlines():
         pid, number, position, size, result, name, new = line.split("\t")

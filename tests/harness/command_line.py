@@ -13,7 +13,7 @@ from fastlog.tools.report import run
 
 
 class Ran(NamedTuple):
-    """Exit code, stdout, stderr."""
+    """What a command left: exit code, stdout, stderr."""
 
     code: int
     out: str

@@ -110,7 +110,7 @@ class Coordinated:
         return answers
 
     def ask(self, key: int, version: int, /, **fields: Any) -> Any:
-        """The answer to a request, decoded."""
+        """Send a request and return its decoded answer."""
         answers = self.begin_to_ask(key, version, **fields)
         self.turn_until("an answer", lambda: bool(answers))
         return answers[0]

@@ -39,20 +39,20 @@ class MemberProcess:
 
     @property
     def consumer_id(self) -> str:
-        """Its name in ZooKeeper."""
+        """The consumer id that it has in ZooKeeper."""
         return f"{GROUP}_{self.name.partition('+')[0]}"
 
     @property
     def said_path(self) -> Path:
-        """What it writes to stderr."""
+        """The file that its stderr goes to."""
         return self.diary.with_suffix(".said")
 
     def signal(self, number: int) -> None:
-        """Send one."""
+        """Send a signal to the process."""
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Kill the process with SIGKILL; returns when it is gone."""
         self.process.kill()
         self.process.wait(LEAVE_SECONDS)
 
@@ -116,7 +116,7 @@ class Crew:
         return member
 
     def kill(self, member: MemberProcess) -> None:
-        """SIGKILL."""
+        """Kill a member with SIGKILL."""
         self._expect_lives(member)
         member.kill()
         self.living.remove(member)
@@ -152,7 +152,7 @@ class Crew:
         ``partitions``: how many each topic has in all.
 
         Raises:
-            AssertionError: not within so many seconds; says what ZooKeeper shows.
+            AssertionError: not in time; says what is in ZooKeeper.
         """
         began = time.monotonic()
         wanted = {member.consumer_id for member in (self.living if members is None else members)}
@@ -180,7 +180,7 @@ class Crew:
 
     @contextlib.contextmanager
     def stopped(self, member: MemberProcess) -> Iterator[None]:
-        """SIGSTOP while the block runs."""
+        """Keep a member stopped by SIGSTOP while the block runs."""
         member.signal(signal.SIGSTOP)
         try:
             yield
@@ -188,7 +188,7 @@ class Crew:
             member.signal(signal.SIGCONT)
 
     def diaries(self) -> Diaries:
-        """What all of them wrote until now."""
+        """What all members have written until now."""
         return read_diaries(member.diary for member in self._started)
 
     def wait_diaries(self, what: str, holds: Callable[[Diaries], bool], within: float) -> Diaries:

@@ -38,7 +38,7 @@ class Saved(NamedTuple):
     done: float
     offset: int
     is_own: bool
-    """By a call of the program's."""
+    """Whether it was committed by a call of the program."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Claim:
 
 @dataclass
 class Partition:
-    """All that all members wrote of one."""
+    """What all members wrote of one partition."""
 
     claims: list[Claim] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Partition:
 
 @dataclass
 class Diaries:
-    """Of a group, put together."""
+    """The diaries of a group's members, put together."""
 
     partitions: dict[str, Partition]
     refused: int = 0
@@ -78,7 +78,7 @@ class Diaries:
         return {own: saved.count(own) for own in (True, False)}
 
     def payloads(self, partition: str) -> set[bytes]:
-        """What was given of it."""
+        """The payloads of a partition that members got."""
         found = self.partitions.get(partition, Partition())
         return {each.payload for claim in found.claims for each in claim.given}
 

@@ -22,7 +22,7 @@ _KNOWN = 5
 
 
 class Produced(NamedTuple):
-    """A Produce request."""
+    """A Produce request that was received."""
 
     number: int
     acks: int
@@ -32,7 +32,7 @@ class Produced(NamedTuple):
 
     @property
     def header(self) -> BatchHeader:
-        """That of the batch."""
+        """The header of the batch."""
         return BatchHeader.parse(self.batch)
 
     @property
@@ -80,7 +80,7 @@ class FakeKafka(Server):
                     connection.sendall(answer)
 
     def values(self, partition: int = 0) -> list[bytes | None]:
-        """Of the records that are stored."""
+        """The values of the records that a partition has."""
         return [record.value for record in self.logs.get(partition, [])]
 
     def forget(self) -> None:
@@ -178,10 +178,10 @@ def answer(
 
 
 def sized(data: bytes) -> bytes:
-    """A frame."""
+    """Data with its size before it: a frame."""
     return struct.pack(">i", len(data)) + data
 
 
 def string(data: bytes) -> bytes:
-    """A string."""
+    """A string as today's protocol encodes it."""
     return struct.pack(">h", len(data)) + data

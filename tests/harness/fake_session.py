@@ -22,7 +22,7 @@ from fastlog.errors import CoordinationError
 
 @dataclass
 class Stored:
-    """A node."""
+    """A node of the fake ZooKeeper."""
 
     data: bytes
     owner: int
@@ -100,7 +100,7 @@ class FakeZooKeeper:
                 self._fire("children", path.rpartition("/")[0])
 
     def names(self, path: str) -> list[str]:
-        """The names below."""
+        """The names of a node's children."""
         with self.lock:
             start = f"{path}/"
             return [
@@ -108,12 +108,12 @@ class FakeZooKeeper:
             ]
 
     def watch_count(self) -> int:
-        """How many watches wait."""
+        """How many watches have not fired yet."""
         with self.lock:
             return sum(map(len, self._watches.values()))
 
     def find(self, path: str) -> Stored | None:
-        """The node."""
+        """The node at a path; None where there is none."""
         return self._nodes.get(path)
 
     def watch(self, kind: str, path: str, session: int, watch: Watch) -> None:
@@ -121,14 +121,14 @@ class FakeZooKeeper:
         self._watches.setdefault((kind, path), []).append((session, watch))
 
     def take_watches(self, session: int) -> list[Watch]:
-        """Those of a session that is over."""
+        """Remove and return the watches of a session that is over."""
         found = [watch for waiting in self._watches.values() for owner, watch in waiting if owner == session]
         for key, waiting in self._watches.items():
             self._watches[key] = [(owner, watch) for owner, watch in waiting if owner != session]
         return found
 
     def ephemerals(self, session: int) -> list[str]:
-        """The nodes that go with a session."""
+        """The paths of a session's ephemeral nodes."""
         return [path for path, node in self._nodes.items() if node.owner == session]
 
     def _fire(self, kind: str, path: str) -> None:
@@ -137,7 +137,7 @@ class FakeZooKeeper:
 
 
 class FakeSession:
-    """One session of it."""
+    """A session with a fake ZooKeeper."""
 
     def __init__(self, tree: FakeZooKeeper, number: int, on_change: Watch) -> None:
         self._tree = tree
@@ -256,7 +256,7 @@ class FakeSession:
                 self.end()
 
     def end(self) -> None:
-        """For the tree: the session is over."""
+        """Called by the tree when the session is over."""
         self._is_lost = True
         for path in self._tree.ephemerals(self._id):
             self._tree.remove(path)

@@ -42,5 +42,5 @@ def member_command(kind: str) -> list[str]:
 
 
 def are_there(*names: str) -> bool:
-    """Whether the programs were built."""
+    """Whether all of these client programs were built."""
     return VARIABLE in os.environ and all(Path(command(name)[-1]).exists() for name in names)

@@ -90,7 +90,7 @@ class Simulation:
         self.calm_down()
 
     def step(self) -> None:
-        """Something happens."""
+        """Let one random event happen."""
         drawn = self.source.random()
         if drawn < 0.80:
             self._act(self.source.choice(self.clients))

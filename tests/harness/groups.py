@@ -79,7 +79,7 @@ class FakeReaders:
         self.addresses = dict(addresses)
 
     def consume(self, partition: TopicPartition, offset: int) -> None:
-        """The program got as far as this."""
+        """Note that the program has consumed up to an offset."""
         assert partition in self.claims
         self.positions[partition] = offset
 
@@ -100,11 +100,11 @@ class Member:
 
     @property
     def owned(self) -> list[str]:
-        """What it reads, as strings."""
+        """The partitions that it reads, as strings."""
         return sorted(map(str, self.group.owned))
 
     def settled(self) -> Member:
-        """After it reads what it is to read."""
+        """Wait until it reads what it is to read, and return it."""
         assert self.group.wait_settled(SECONDS), (self.group.state, self.group.error)
         return self
 
@@ -144,7 +144,7 @@ def real_member(connect: str, topics: Mapping[str, int], name: str, **settings: 
 
 
 def member_of(connect: str, subscription: Subscription, name: str, **settings: Any) -> Member:
-    """The same with any subscription."""
+    """A member in a real ZooKeeper with any subscription."""
     readers = FakeReaders()
     options = {key: settings.pop(key) for key in list(settings) if key in ("store", "lease")}
     group = Group(config_of(connect, consumer_id=name, **settings), subscription, readers, **options)
@@ -173,7 +173,7 @@ class Cluster:
         self.session.delete(topic_broker_path(topic, broker))
 
     def end(self, broker: int, *topics: str) -> None:
-        """The broker is gone."""
+        """Remove the registration of a broker."""
         self.session.delete(broker_path(broker))
         for topic in topics:
             self.hide(topic, broker)

@@ -42,7 +42,7 @@ class Hdfs:
         self.kill()
 
     def start(self, *more: str) -> None:
-        """Returns once it serves."""
+        """Start it; returns once it serves."""
         serves = self._directory / "serves.json"
         serves.unlink(missing_ok=True)
         java = [str(find_java()), "-Xmx512m", "-XX:+UseSerialGC", f"-Dtest.build.data={self._directory / 'data'}"]
@@ -74,7 +74,7 @@ class Hdfs:
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """With SIGKILL; its files stay."""
+        """Kill it with SIGKILL; its files stay."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(SECONDS)

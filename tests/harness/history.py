@@ -132,7 +132,7 @@ class History:
             return sorted(self._partitions)
 
     def acked_count(self) -> int:
-        """How many answers came."""
+        """How many produce requests were acknowledged."""
         with self._lock:
             return sum(len(partition.acked) for partition in self._partitions.values())
 

@@ -35,12 +35,12 @@ class Reply(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """All of it."""
+        """All bytes of the reply."""
         return b"".join(piece for _, piece in self.pieces)
 
 
 def whole(data: bytes, *, stays: bool = True) -> Reply:
-    """Bytes in one piece."""
+    """A reply that is sent in one piece."""
     return Reply(((0.0, data),), stays)
 
 
@@ -178,12 +178,12 @@ def _insert(source: random.Random, frame: bytes, own: bool) -> Reply:
 
 
 def _shortened(source: random.Random, frame: bytes, own: bool) -> Reply:
-    """Cut, with a size that says so."""
+    """A reply that is cut, and whose size says so."""
     return whole(_sized(frame[4 : source.randrange(4, len(frame))]))
 
 
 def _cut(source: random.Random, frame: bytes, own: bool) -> Reply:
-    """Closed in the middle."""
+    """A reply in the middle of which the connection is closed."""
     return whole(frame[: source.randrange(len(frame))], stays=False)
 
 
@@ -233,7 +233,7 @@ def _byte_by_byte(source: random.Random, frame: bytes, own: bool) -> Reply:
 
 
 def _torn(source: random.Random, frame: bytes, own: bool) -> Reply:
-    """Honest, in two pieces."""
+    """An honest reply that is sent in two pieces."""
     at = source.randrange(1, len(frame))
     return Reply(((0.0, frame[:at]), (0.0005, frame[at:])))
 
@@ -257,7 +257,7 @@ def _flood(source: random.Random, frame: bytes, own: bool) -> Reply:
 
 
 def _half(source: random.Random, frame: bytes, own: bool) -> Reply:
-    """Cut, and then nothing."""
+    """A reply that is cut, behind which nothing comes and the connection stays."""
     return whole(frame[: source.randrange(len(frame))])
 
 

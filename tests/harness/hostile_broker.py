@@ -112,7 +112,7 @@ class HostileBroker(Server):
             return reply
 
     def _unasked(self) -> Reply:
-        """To a produce that nobody answers."""
+        """The reply to a produce request that asks for no answer."""
         if self._random.random() < self._truth:
             return Reply()
         self.lies += 1

@@ -64,7 +64,7 @@ class Kafka07Consumer:
         self.positions.clear()
 
     def consume(self, topic: str, partition: str, offset: int) -> None:
-        """It has come as far as this."""
+        """Note that it has consumed up to an offset."""
         with self._lock:
             assert (topic, partition) in self.positions
             self.positions[topic, partition] = offset

@@ -109,7 +109,7 @@ def data_batch(base: int, *values: bytes, keys: Sequence[bytes] = (), codec: int
 
 
 def marker(base: int, producer: int, *, commits: bool, epoch: int = 0) -> Batch:
-    """The end of a transaction."""
+    """A control batch that ends a transaction."""
     record = Record(TIME_MS, struct.pack(">hh", 0, commits), struct.pack(">hi", 0, 0))
     made = raw_batches.of([record])
     return replace(
@@ -132,7 +132,7 @@ def compacted(base: int, last: int, kept: dict[int, tuple[bytes, bytes]]) -> Bat
 
 @dataclass
 class Segment:
-    """A segment's file."""
+    """A segment of a log: its base offset and its batches."""
 
     base: int
     batches: list[Batch]

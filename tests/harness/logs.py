@@ -24,7 +24,7 @@ class QuickFiles(FileOps):
 
 
 class QuickFaultyFiles(QuickFiles, FaultyFileOps):
-    """The same with faults."""
+    """Quick files whose calls can fail."""
 
 
 def segment_path(directory: Path, base: int) -> Path:

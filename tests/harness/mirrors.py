@@ -35,7 +35,7 @@ CAUGHT_UP_SECONDS = 60.0
 SHOWN = 5
 
 Origin = tuple[str, str, int]
-"""Source cluster, topic, partition."""
+"""The origin of a message: source cluster, topic, partition."""
 
 
 def raw_entries(data: bytes) -> list[bytes]:
@@ -125,16 +125,16 @@ class MirrorProgram:
         return self._said.read_text(errors="replace")[-4000:]
 
     def start(self) -> int:
-        """Start a mirror; its process id."""
+        """Start a mirror; returns its process id."""
         return self._tell("start")
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Kill the mirror with SIGKILL; returns when it is gone."""
         self._tell("kill")
         self.kills += 1
 
     def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """Stop the mirror with SIGTERM; returns its exit code."""
         return self._tell("stop")
 
     def _tell(self, word: str) -> int:
@@ -202,7 +202,7 @@ class MirrorCell:
 
     @property
     def program(self) -> MirrorProgram:
-        """What starts mirrors."""
+        """The program that starts mirrors."""
         assert self._program is not None
         return self._program
 
@@ -230,7 +230,7 @@ class MirrorCell:
 
     @property
     def kills(self) -> int:
-        """Of mirrors so far."""
+        """How many mirrors were killed so far."""
         return self.program.kills
 
     def start(self) -> None:
@@ -238,11 +238,11 @@ class MirrorCell:
         self.program.start()
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Kill the mirror with SIGKILL; returns when it is gone."""
         self.program.kill()
 
     def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """Stop the mirror with SIGTERM; returns its exit code."""
         return self.program.stop()
 
     @property
@@ -269,7 +269,7 @@ class MirrorCell:
 
     @property
     def size(self) -> int:
-        """Bytes in the target's log."""
+        """How many bytes the target's log has."""
         return sum(map(len, self.mirrored().values()))
 
     def wait_forwarded(self, within: float = CAUGHT_UP_SECONDS) -> None:
@@ -345,5 +345,5 @@ def _stored(broker: Broker, topic: str, number: int) -> bytes:
 
 
 def pause_up_to(source: random.Random, seconds: float) -> None:
-    """Let some time pass."""
+    """Sleep for a random time of up to ``seconds``."""
     time.sleep(source.uniform(0.0, seconds))

@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r"fastlog-broker: ready .*?\bmonitor=(\S+):(\d+)")
 
 
 class Reply(NamedTuple):
-    """One answer."""
+    """An HTTP answer of the monitor."""
 
     status: int
     headers: dict[str, str]
@@ -43,7 +43,7 @@ class Monitor:
         return socket.create_connection(self.target, timeout=PATIENCE)
 
     def send(self, data: bytes) -> Reply:
-        """The answer to these bytes."""
+        """Send raw bytes and return the answer."""
         with self.connect() as sock:
             sock.sendall(data)
             return received(sock)

@@ -43,7 +43,7 @@ def serve(directory: Path) -> Served:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Each file below a directory."""
+    """The contents of each file below a directory, by relative path."""
     return {
         str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
     }

@@ -33,7 +33,7 @@ PAUSE_SECONDS = 0.002
 
 @dataclass
 class Sent:
-    """A batch until it is answered."""
+    """A batch that was sent and is not answered yet."""
 
     data: bytes
     first: int
@@ -96,7 +96,7 @@ class NumberedLoad:
             raise self._failures[0]
 
     def wait_acked(self, more: int) -> None:
-        """Returns once so many further batches were acknowledged."""
+        """Wait until ``count`` further batches were acknowledged."""
         wanted, deadline = self._answered + more, time.monotonic() + PATIENCE
         while self._answered < wanted:
             assert not self._failures, self._failures[0]

@@ -23,7 +23,7 @@ _OF_A_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
 class Faults:
-    """What is to happen, and what has."""
+    """The faults that are planned, and those that have happened."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class Faults:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection of a client."""
+    """Serves one connection of a client."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # head and body are two writes
@@ -168,7 +168,7 @@ class Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 def main() -> None:

@@ -49,11 +49,11 @@ class ObjectStore:
 
     @property
     def arguments(self) -> list[str]:
-        """The same on a command line."""
+        """The options as arguments of a command."""
         return [text for name, value in self.options.items() for text in ("--storage-option", f"{name}={value}")]
 
     def url(self, name: str) -> str:
-        """Of a table."""
+        """The URL of a table."""
         return f"s3://{BUCKET}/lake/{name}"
 
     def fail(self, method: str, path: str, fault: str, *, skip: int = 0, count: int = 1, seconds: float = 0.0) -> None:
@@ -78,7 +78,7 @@ class ObjectStore:
         wait_until("no request is under way", lambda: self._request("GET", UNDER_WAY) == b"0", _SECONDS, 0.02)
 
     def names(self) -> list[str]:
-        """Everything that is in the bucket."""
+        """The names of all objects in the bucket."""
         return re.findall(r"<Key>(.*?)</Key>", self._request("GET", f"/{BUCKET}?list-type=2").decode())
 
     def _control(self, method: str, body: bytes = b"") -> bytes:

@@ -47,7 +47,7 @@ class Sample:
         self.series: list[Series] = []
 
     def near(self, middle: float, share: float = 0.06) -> float:
-        """A value around ``middle``."""
+        """A random value around ``middle``."""
         return middle * self.random.gauss(1, share)
 
     def add(
@@ -109,7 +109,7 @@ class Sample:
                 self.add(scenario, "kafka", None, absent=NO_KAFKA, **common)
 
     def curves(self) -> None:
-        """The charts of the 0.7 site."""
+        """Add series for the charts of the 0.7 site."""
         curves: dict[str, tuple[str, Sequence[float], float]] = {
             "batch-size": ("messages per batch", (1, 10, 50, 100, 200, 500, 1000), 4.4e6),
             "consumers": ("consumers", (1, 4, 16), 16e6),
@@ -128,7 +128,7 @@ class Sample:
                     self.add(f"{name}-{x:.0f}", "ceiling", middle * bend * 1.9, **common)
 
     def latency(self) -> None:
-        """End to end at a fixed rate."""
+        """Add end-to-end latencies at a fixed rate."""
         rows = (
             ("latency-defaults", "End to end at 10,000 msg/s, defaults (flush on demand)", Goal(value=8.6), 3.1),
             ("latency-flushed", "End to end at 10,000 msg/s, acknowledged on flush", Goal(value=2.6), 1.2),
@@ -164,7 +164,7 @@ class Sample:
             self.add(f"{name}-at-risk", "fastlog", risk, unit="bytes", title=f"Data at risk: {policy}", **lower)
 
     def resources(self) -> None:
-        """Recovery and memory."""
+        """Add series for recovery and memory."""
         self.add("recovery-1gb", "fastlog", 0.31, title="Recovery of a 1 GB segment without a checkpoint", unit="s",
                  section="recovery", better="lower", goal=Goal(value=0.5), detail={"bytes": 1.07e9})  # fmt: skip
         for backlog in ("empty log", "10 GB of backlog"):

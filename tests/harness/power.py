@@ -40,7 +40,7 @@ class WrittenDown(FileOps):
         self.steps: list[Step] = []
 
     def note(self, text: str) -> None:
-        """A moment worth finding again."""
+        """Note a moment, so that a failing test can name it."""
         self.steps.append(Step("note", Path(text)))
 
     @contextlib.contextmanager
@@ -206,7 +206,7 @@ class Disk:
         directory.pending.append(("is", path.name, directory.durable.pop(path.name)))
 
     def do(self, step: Step) -> None:
-        """One step."""
+        """Carry out one step."""
         if step.kind == "note" or not step.path.is_relative_to(self._root):
             return
         if step.kind == "names":

@@ -119,7 +119,7 @@ class Processor:
         self.results.append(self.loop.run(os.getppid()))
 
     def connect(self) -> socket.socket:
-        """A connection that the loop serves."""
+        """Open a connection that the loop serves."""
         ours, theirs = socket.socketpair()
         with theirs:
             self.hand_over(theirs)
@@ -135,12 +135,12 @@ class Processor:
         self.send_record(connection, HandOver.accepted(0, peer))
 
     def send_record(self, connection: socket.socket, record: HandOver) -> None:
-        """The same with this record."""
+        """Hand a connection over with this record."""
         socket.send_fds(self.send, [record.pack()], [connection.fileno()])
 
     @property
     def open_connections(self) -> int:
-        """How many connections the loop has."""
+        """How many connections the loop serves now."""
         return self.arena.cell(self.number)[3]
 
     def close(self) -> None:

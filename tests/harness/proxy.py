@@ -29,7 +29,7 @@ class Proxy(Server):
         self.targets = list(targets)
         self._receive_buffer_bytes = receive_buffer_bytes
         self.connections = 0
-        """How many came."""
+        """How many connections were made so far."""
         self._lock = threading.Condition()
         self._left: int | None = None
         self._closed = False
@@ -52,7 +52,7 @@ class Proxy(Server):
             self._left = count
 
     def go_on(self) -> None:
-        """Carry everything again."""
+        """Let stalled connections, and new ones, carry everything again."""
         with self._lock:
             self._left = None
             self._lock.notify_all()
@@ -107,7 +107,7 @@ class BreakingProxy(Proxy):
         self.breaks = list(breaks)
 
     def serve(self, connection: socket.socket) -> None:
-        """Carry both ways, or break off."""
+        """Carry bytes in both directions, or break the connection off as asked."""
         if not self.breaks:
             super().serve(connection)
             return

@@ -33,7 +33,7 @@ _TABLE = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum, byte by byte."""
+    """CRC-32C, computed byte by byte."""
     state = 0xFFFFFFFF
     for byte in data:
         state = state >> 8 ^ _TABLE[(state ^ byte) & 255]

@@ -56,7 +56,7 @@ def encode_fields(record: Record, delta: int, base_timestamp: int = 0) -> bytes:
 
 
 def encode(records: list[Record], base_timestamp: int = 0) -> bytes:
-    """All records of a batch."""
+    """Encode all records of a batch."""
     return b"".join(sized(encode_fields(record, i, base_timestamp)) for i, record in enumerate(records))
 
 

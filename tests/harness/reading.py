@@ -30,7 +30,7 @@ def source_of(number: int = 0, topic: str = "t", broker: int = 0) -> TopicPartit
 
 
 def held_lease(seconds: float = 60.0) -> Lease:
-    """A lease that holds for so long."""
+    """A lease that holds for ``seconds``."""
     lease = Lease(seconds)
     lease.extend(Lease.now())
     return lease
@@ -70,7 +70,7 @@ class Reading:
         return source
 
     def state(self, source: TopicPartition) -> PartitionState:
-        """Of one partition."""
+        """The state of one partition."""
         return self.fetchers.states()[source]
 
 
@@ -98,12 +98,12 @@ class FixedStream(Stream):
 
 
 def fetching_threads() -> list[threading.Thread]:
-    """Those that fetch for streams now."""
+    """The threads that fetch for streams now."""
     return [thread for thread in threading.enumerate() if thread.name.startswith("fastlog-fetch")]
 
 
 def wait_until(condition: Any, seconds: float = PATIENCE) -> None:
-    """Look every few milliseconds; fail after so many seconds."""
+    """Look every few milliseconds; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"

@@ -44,12 +44,12 @@ class Program:
 
     @property
     def lines(self) -> list[bytes]:
-        """Whole lines of what it printed."""
+        """The whole lines that it has printed."""
         return self.printed_path.read_bytes().split(b"\n")[:-1]
 
     @property
     def said(self) -> str:
-        """Its log."""
+        """The text of its log."""
         return self.said_path.read_text(errors="replace")
 
     def end(self, number: int = signal.SIGTERM) -> None:

@@ -50,14 +50,14 @@ class Tree:
 
     @property
     def session(self) -> ZooKeeperSession:
-        """One that lives, as far as is known."""
+        """A session that is alive, as far as is known."""
         if self._session is None or self._session.is_lost:
             self.close()
             self._session = ZooKeeperSession(self._connect, session_timeout=3.0, connection_timeout=20.0)
         return self._session
 
     def node(self, path: str) -> Node | None:
-        """The node, or None."""
+        """The node at a path; None where there is none."""
         for _ in range(20):
             try:
                 return self.session.get(path)

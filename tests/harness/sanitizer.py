@@ -14,4 +14,4 @@ KEPT_BYTES = 64 << 20 if IS_SANITIZED else 0
 """By how much a process may grow that keeps what was freed."""
 
 about_memory = pytest.mark.skipif(IS_SANITIZED, reason="the sanitizer's own memory counts, too")
-"""A test that a process stays small."""
+"""Marks a test that a process's memory stays small."""

@@ -98,7 +98,7 @@ class SharedLog:
         return self.folder(slot) / f"{base:020}.kafka"
 
     def append(self, data: bytes, count: int = 1, slot: int = 0) -> int:
-        """Append one set; the status."""
+        """Append one set; returns the status."""
         return self.try_append(data, count, slot)[0]
 
     def try_append(self, data: bytes, count: int = 1, slot: int = 0) -> tuple[int, int, int, int]:

@@ -53,7 +53,7 @@ _STARTED = re.compile(r"started role=(\S+) pid=(\d+)")
 
 @dataclass
 class Played:
-    """One process."""
+    """A simulated process of the broker."""
 
     role: str
     pid: int
@@ -148,7 +148,7 @@ class Processes(VirtualTime):
     # -- what a test asks for ----------------------------------------------------------------------------------------
 
     def now_running(self, role: str) -> Played:
-        """The process of a role."""
+        """The process that has a role now."""
         (found,) = [each for each in self.all if each.role == role and each.status is None]
         return found
 
@@ -165,7 +165,7 @@ class Processes(VirtualTime):
         return [each.role for each in self.all]
 
     def lines(self, beginning: str) -> list[str]:
-        """What the log said that begins so."""
+        """The lines of the log that begin with ``beginning``."""
         return [text for _, text in self.said if text.startswith(beginning)]
 
     def times(self, beginning: str) -> list[float]:
@@ -179,7 +179,7 @@ class Processes(VirtualTime):
         return self.supervisor.run()
 
     def deliver(self, number: int) -> None:
-        """A signal comes."""
+        """Deliver a signal to the process under test."""
         self.handlers[number](number, None)
         os.write(self._wakeup, bytes([number]))
 

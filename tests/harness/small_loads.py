@@ -53,7 +53,7 @@ def payloads(first: int, count: int) -> list[bytes]:
 
 
 def put(broker: FakeBroker, first: int, count: int, partition: int = 0) -> int:
-    """Append; where the log ends now."""
+    """Append messages; returns where the log ends now."""
     log = broker.logs.get(("t", partition), b"") + bytes(pack(payloads(first, count)))
     broker.logs["t", partition] = log
     return len(log)

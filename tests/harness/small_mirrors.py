@@ -120,14 +120,14 @@ class Site:
         return int(data) if data is not None else None
 
     def wait_committed(self, offset: int, topic: str = "t", partition: int = 0, name: str = "one") -> None:
-        """Until exactly so much is saved."""
+        """Wait until exactly this offset is committed."""
         wait_until(
             f"{name} {topic} is committed up to {offset}, not {self.committed(topic, partition, name)}",
             lambda: self.committed(topic, partition, name) == offset,
         )
 
     def wait_stored(self, size: int, topic: str = "t", partition: int = 0) -> None:
-        """Until the target's log has at least so many bytes."""
+        """Wait until the target's log has at least this many bytes."""
         wait_until(f"{size} bytes of {topic} are there", lambda: len(self.stored(topic, partition)) >= size)
 
 

@@ -78,7 +78,7 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
-        """For ``--master``."""
+        """The URL for ``--master``."""
         return f"spark://127.0.0.1:{self._port}"
 
     @property
@@ -134,7 +134,7 @@ class SparkCluster:
         return self._directory / f"worker{number}"
 
     def start_worker(self, number: int) -> None:
-        """One that has nothing yet."""
+        """Start a worker with an empty directory."""
         own = self.own(number)
         shutil.rmtree(own, ignore_errors=True)
         own.mkdir(parents=True)

@@ -67,7 +67,7 @@ class Job:
         return writer.trigger(**trigger).start()
 
     def run(self, timeout: float = 90) -> StreamingQuery:
-        """All that is there now."""
+        """Run the stream until all that is there now is read."""
         return run_to_end(lambda: self.start(availableNow=True), timeout)
 
     @property

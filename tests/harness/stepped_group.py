@@ -28,7 +28,7 @@ class Clock:
         monkeypatch.setattr(partitions.Lease, "now", staticmethod(self.monotonic))
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """Seconds of the clock that the test moves."""
         return self.now
 
 
@@ -46,13 +46,13 @@ class Steps:
             self.seen.append(f"{name} {kind}")
 
     def take(self) -> list[str]:
-        """Those since the last time."""
+        """Return the steps since the last call."""
         found, self.seen = self.seen, []
         return found
 
 
 class NotingReaders(FakeReaders):
-    """Also tells a partition's steps."""
+    """Also notes the steps of each partition."""
 
     def __init__(self, steps: Steps | None) -> None:
         super().__init__()
@@ -109,13 +109,13 @@ class Stepped:
             self.end()
 
     def end(self) -> None:
-        """The session is over."""
+        """End the member's session."""
         if self.life is not None:
             self.life.end()
         self.life = self.session = None
 
     def settle(self, clock: Clock, turns: int = 100) -> None:
-        """Until it reads what it is to read."""
+        """Run steps until it reads what it is to read."""
         for _ in range(turns):
             self.turn()
             if self.life is not None and self.life.is_reconciled:

@@ -53,7 +53,7 @@ class Clock:
         return self._ms * 1_000_000
 
     def move(self, ms: int) -> None:
-        """Let so many milliseconds go by."""
+        """Let ``ms`` milliseconds pass."""
         self._ms += ms
 
 
@@ -88,7 +88,7 @@ class Peer:
         connection.settimeout(PATIENCE)
 
     def request(self) -> rq.ProduceAckRequest | rq.ProduceRequest:
-        """The next request."""
+        """Read and decode the next request."""
         while (body := self._reader.frame_or_none()) is None:
             data = self.connection.recv(1 << 16)
             assert data, "the producer ended the connection"
@@ -106,7 +106,7 @@ class Peer:
         return self.connection.recv(1) == b""
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come."""
+        """Whether the broker's end has received nothing."""
         waiting = select.poll()
         waiting.register(self.connection, select.POLLIN)
         return not waiting.poll(0)
@@ -195,11 +195,11 @@ class StillLink:
         return peer
 
     def refuse(self) -> None:
-        """Be a broker that is not there."""
+        """Refuse connections, as if no broker ran."""
         self._listener.close()
 
     def listen_again(self) -> None:
-        """Be there again."""
+        """Accept connections again."""
         self._listener = socket.create_server(("127.0.0.1", self.port), backlog=16)
 
     def say(self, peer: Peer, *data: bytes) -> Self:
@@ -209,7 +209,7 @@ class StillLink:
         return self.wait_readable()
 
     def answer(self, peer: Peer, *codes: int, offset: int = 0) -> Self:
-        """Read so many requests and answer them."""
+        """Read ``count`` requests and answer them."""
         answers = b""
         for code in codes:
             request = peer.request()
@@ -250,7 +250,7 @@ class StillLink:
         return self.link.request_flush()
 
     def counts(self) -> tuple[int, int, int]:
-        """Delivered, failed, in flight."""
+        """How many messages are delivered, have failed, and are in flight."""
         return self.link.delivered, self.link.failed, self.link.in_flight
 
 

@@ -73,7 +73,7 @@ class StoppedProcess:
             return told
 
     def close(self) -> None:
-        """It is gone on return."""
+        """End the process; it is gone on return."""
         self.kill()
         if self._result >= 0:
             os.close(self._result)

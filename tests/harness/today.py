@@ -148,7 +148,7 @@ def listed(*parts: tuple[str, int, int], epoch: int = -1) -> dict[str, Any]:
 
 
 def seconds(count: float) -> timedelta:
-    """A time as requests have it."""
+    """A duration as kio's requests take it."""
     return timedelta(seconds=count)
 
 

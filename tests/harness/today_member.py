@@ -41,17 +41,17 @@ class Diary:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, what: str, partition: int, *more: int) -> None:
-        """Add a line."""
+        """Add a line to the diary."""
         text = " ".join(map(str, (what, time.monotonic(), partition, *more)))
         os.write(self._fd, f"{text}\n".encode())
 
     def assigned(self, partitions: Iterable[Any]) -> None:
-        """Partitions have come."""
+        """Note partitions that were assigned."""
         for each in partitions:
             self.write("assigned", each.partition)
 
     def committed(self, following: Mapping[int, int]) -> None:
-        """Offsets are kept."""
+        """Note offsets that were committed."""
         for partition, offset in following.items():
             self.write("committed", partition, offset)
 
@@ -62,7 +62,7 @@ def session_ms(instance: str | None) -> int:
 
 
 def confluent(address: str, group: str, topic: str, diary: Diary, instance: str | None, strategy: str) -> None:
-    """Until it is over."""
+    """Run a member by confluent-kafka until it is asked to end."""
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     settings: dict[str, Any] = {
@@ -89,7 +89,7 @@ def confluent(address: str, group: str, topic: str, diary: Diary, instance: str 
 
 
 def kafka_python(address: str, group: str, topic: str, diary: Diary, instance: str | None, strategy: str) -> None:
-    """Until it is over."""
+    """Run a member by kafka-python until it is asked to end."""
     import kafka
     from kafka.consumer.subscription_state import ConsumerRebalanceListener
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -129,7 +129,7 @@ def kafka_python(address: str, group: str, topic: str, diary: Diary, instance: s
 
 
 async def aiokafka(address: str, group: str, topic: str, diary: Diary, instance: str | None) -> None:
-    """Until it is over."""
+    """Run a member by aiokafka until it is asked to end."""
     import aiokafka as library
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 

@@ -79,7 +79,7 @@ class Members:
             self.kill(member)
 
     def start(self, instance: str | None = None, kind: str | None = None) -> subprocess.Popen[bytes]:
-        """One more."""
+        """Start one more member."""
         path = self._directory / f"{len(self._diaries)}"
         kind = kind or self._kind
         words = [self._address, self._group, self._topic, str(path)]
@@ -104,13 +104,13 @@ class Members:
         return member
 
     def kill(self, member: subprocess.Popen[bytes]) -> None:
-        """As with kill -9."""
+        """Kill a member with SIGKILL."""
         self.running.remove(member)
         member.kill()
         member.wait(PATIENCE)
 
     def end(self, member: subprocess.Popen[bytes]) -> int:
-        """It leaves; its exit code."""
+        """Let a member leave the group; returns its exit code."""
         self.running.remove(member)
         with contextlib.suppress(ProcessLookupError):
             os.kill(member.pid, signal.SIGCONT)
@@ -122,7 +122,7 @@ class Members:
         return (self._directory / "errors").read_text()
 
     def diaries(self) -> list[list[Line]]:
-        """Of each member so far, in order."""
+        """The diary of each member so far, in the order in which they were started."""
         for diary in self._diaries:
             self._seen |= {(line.partition, line.offset) for line in diary.read() if line.what == "read"}
         return [diary.lines for diary in self._diaries]

@@ -12,7 +12,7 @@ from tests.harness.timing import PATIENCE
 from tests.harness.today_members import Members, produce
 
 PARTITIONS = 4
-"""Of the broker's topics."""
+"""How many partitions the broker's topics have."""
 
 
 def static_members_come_back(address: str, kind: str, directory: Path) -> None:

@@ -43,7 +43,7 @@ class TopicMaker:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread that makes topics."""
         os.eventfd_write(self._stop, 1)
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive()

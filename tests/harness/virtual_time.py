@@ -33,7 +33,7 @@ class VirtualTime:
         return self.now - self.begun
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
-        """Plan something for so many seconds from now."""
+        """Plan something for ``seconds`` from now."""
         self.at(self.passed + seconds, action)
 
     def at(self, passed: float, action: Callable[[], object]) -> None:

@@ -27,7 +27,7 @@ Hook = Callable[[int, str, str], None]
 
 
 class RefusedError(Exception):
-    """A request ends with this code."""
+    """Ends a request with an error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -69,7 +69,7 @@ class WireZooKeeper(Server):
 
     @property
     def connect(self) -> str:
-        """What clients are told."""
+        """The ``zk.connect`` for clients."""
         return self.address
 
     def names(self, path: str = "") -> list[str]:
