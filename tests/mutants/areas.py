@@ -143,7 +143,7 @@ AREAS = (
     Area(
         "aio",
         _words("fastlog/aio/"),
-        _unit("aio*") + _integration("aio"),
+        _unit("aio* producer_record_calls") + _integration("aio"),
     ),
     Area(
         "coordination",
