@@ -50,7 +50,8 @@ class BatchLog:
         self.directory = directory
         self.files = files
         directory.mkdir(exist_ok=True)
-        self.properties = {"log.dir": str(directory)} | properties
+        # nothing flushes here: on a slow machine the bound of unflushed data would be met by its age
+        self.properties = {"log.dir": str(directory), "log.default.flush.interval.ms": "600000"} | properties
         self.start({})
         self.create()
 
