@@ -189,7 +189,8 @@ def test_a_silence_ends_in_the_error_of_the_settings(broker: FakeBroker) -> None
             assert found == LINES
             assert caught.value.reason in (NoMessage.AT_END, NoMessage.NO_DATA)
             broker.logs["t", 0] += pack([b"more"])
-            assert await made.poll(PATIENCE)
+            more = await made.poll(PATIENCE)
+            assert not isinstance(more, NoMessage) and more.payload == b"more"
 
     run(main())
 
