@@ -88,7 +88,7 @@ class SinkTopics:
                 backoff.failed(error)
                 self._addresses = None  # one that has gone is registered for a while
 
-    def _looked(self, topic: str) -> SinkTopic | None:
+    def _looked(self, topic: str, *, is_made: bool = False) -> SinkTopic | None:
         found, is_anywhere = [], False
         for address in self._known():
             has_records = self._has_records(address, topic)
@@ -100,8 +100,10 @@ class SinkTopics:
         if len(found) > 1:
             raise ConfigError(f"brokers: several have a topic of record batches {topic!r}: name one of them")
         if not found and self._options.schema == KAFKA and not is_anywhere:
+            if is_made:
+                raise TransportError(f"the topic {topic!r} was made, and is not shown yet")
             self._make(topic)
-            return self._looked(topic)
+            return self._looked(topic, is_made=True)
         return self._described(topic, *found[0]) if found else None
 
     def _known(self) -> list[Address]:
