@@ -27,6 +27,7 @@ from fastlog.errors import (
     WrongPartitionError,
 )
 from fastlog.message import DEFAULT_LIMITS
+from fastlog.record_batches import LENGTH_AT, LENGTH_COUNTS_FROM
 
 _T = TypeVar("_T")
 
@@ -42,6 +43,7 @@ _LEAST_PAUSE = 0.01
 _MOST_PAUSE = 0.25
 _MOST_GROWTH = 4
 _MOST_GROWN_BYTES = 16 * 2**20
+_LENGTH_END = LENGTH_AT + 4
 _CLIENT = "fastlog"
 _PURPOSE = "topics of record batches are read"
 
@@ -146,7 +148,8 @@ class RecordReader:
         self._requests = requests
         self._topic = topic
         self._partition = partition
-        self._fetch_bytes = fetch_bytes
+        self._fetch_bytes = self._fitting_bytes = fetch_bytes
+        self._is_fitted = False
         self.growth = 1
         """The factor by which more is requested than ``fetch_bytes``: batches may be larger than that."""
         self._ahead = ahead
@@ -172,7 +175,7 @@ class RecordReader:
         assert not self._ahead
         self._is_asked = False  # what an interrupted call has asked for is for another place
         self.offset = offset
-        self._fetch_bytes = fetch_bytes
+        self._fetch_bytes = self._fitting_bytes = fetch_bytes
 
     def log_end(self, broker: Broker) -> int:
         """The end of the partition with all that was appended before this call, which the broker flushes for it."""
@@ -256,7 +259,7 @@ class RecordReader:
         wait = min(wait, _HOLD_SECONDS)
         request = record_fetching.fetch(
             self.topic_id, self._partition, self.offset,
-            max_wait_ms=int(wait * 1000), min_bytes=1, max_bytes=self._fetch_bytes,
+            max_wait_ms=int(wait * 1000), min_bytes=1, max_bytes=self._fitting_bytes,
         )  # fmt: skip
         frame, self._number = self._requests.framed(request)
         self._is_asked = True
@@ -287,17 +290,26 @@ class RecordReader:
         chunk = RecordChunk(self.offset, found.data, result)
         self.offset = result.next_offset
         self._has_flushed_end = False
-        if self._ahead and 4 * result.valid_bytes < 3 * len(found.data):
-            self._grow()
+        if self._ahead:
+            self._adapt(found.data[result.valid_bytes :], result.valid_bytes)
         if self._ahead and self.offset < found.high_watermark and result.status in (BATCHES_OK, BATCHES_TAIL):
             self._post(0.0)
         return chunk
 
-    def _grow(self) -> None:
-        """Ask for more at once: much of what came belongs to a batch that is cut off, and comes again."""
-        if self.growth < _MOST_GROWTH and 2 * self._fetch_bytes <= _MOST_GROWN_BYTES:
+    def _adapt(self, cut: memoryview, whole_bytes: int) -> None:
+        """Ask next for as many batches of the size of one that was cut off as the fetch takes: what is cut comes again.
+
+        Where much is cut off all the same, since batches differ, more is asked for at once.
+        """
+        if len(cut) < _LENGTH_END:
+            return
+        may_grow = self.growth < _MOST_GROWTH and 2 * self._fetch_bytes <= _MOST_GROWN_BYTES
+        if self._is_fitted and whole_bytes < 3 * len(cut) and may_grow:
             self.growth *= 2
             self._fetch_bytes *= 2
+        batch_bytes = LENGTH_COUNTS_FROM + int.from_bytes(cut[LENGTH_AT:_LENGTH_END], "big")
+        self._fitting_bytes = self._fetch_bytes // batch_bytes * batch_bytes or self._fetch_bytes
+        self._is_fitted = True
 
     def _refused(self, found: Batches) -> BrokerError:
         return refusal(found.code).at(**self._where(self.offset))
