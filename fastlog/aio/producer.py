@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fastlog import arguments
 from fastlog.aio.threads import Threads
+from fastlog.counts import counted
 from fastlog.errors import ArgumentError, ConfigError, DeliveryError, QueueFullError, TransportError
 from fastlog.producer import producer as threaded
 from fastlog.producer.fields import ProducerFields
@@ -300,7 +301,7 @@ class Producer:
                 now = time.monotonic()
                 if deadline is not None and now >= deadline:
                     left = self._producer._unfinished()
-                    raise TransportError(f"{left} messages were not delivered within {timeout:g} s")
+                    raise TransportError(f"{counted(left, 'message', 'was')} not delivered within {timeout:g} s")
                 end = now + _SLICE_SECONDS if deadline is None else min(deadline, now + _SLICE_SECONDS)
                 await self._threads.run(wait_all, events, end)
             if self._ledger.moves == moves:  # else another broker has some of it now

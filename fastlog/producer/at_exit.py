@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fastlog.counts import counted
 from fastlog.errors import DeliveryError, FastlogError
 from fastlog.producer.ledger import logger
 
@@ -43,7 +44,7 @@ def _drain_all() -> None:
         except (FastlogError, KeyboardInterrupt) as error:
             _failure = _Failure()
             if isinstance(error, KeyboardInterrupt):
-                error = DeliveryError(f"interrupted, {producer._unfinished()} messages were not delivered")
+                error = DeliveryError(f"interrupted, {counted(producer._unfinished(), 'message', 'was')} not delivered")
             line = f"fastlog: PRODUCER LEFT OPEN AT EXIT: {error}"
             logger.error("%s", line)
             print(line, file=sys.stderr, flush=True)

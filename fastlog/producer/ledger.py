@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable
 
+from fastlog.counts import counted
 from fastlog.errors import DeliveryError, FastlogError
 from fastlog.limited_log import LimitedLog
 from fastlog.producer._buffer import Quota
@@ -79,7 +80,7 @@ class Ledger:
             return
         count = sum(messages for messages, _ in taken.values())
         first = next(iter(taken.values()))[1]
-        error = DeliveryError(f"{count} messages were not delivered: {first}", count, first)
+        error = DeliveryError(f"{counted(count, 'message', 'was')} not delivered: {first}", count, first)
         for number in taken:  # last: an interrupt before it leaves them to the next call
             self._unreported.pop(number, None)  # unless a call in between has raised them as well
         raise error from first

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fastlog import arguments
+from fastlog.counts import counted
 from fastlog.errors import (
     ArgumentError,
     ClosedError,
@@ -345,7 +346,7 @@ class Producer(SendPath):
         done = done and (self._queue is None or wait_all([self._queue.flush()], deadline))
         left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
         if not done or not self._router.flush(left):
-            raise TransportError(f"{self._unfinished()} messages were not delivered within {timeout:g} s")
+            raise TransportError(f"{counted(self._unfinished(), 'message', 'was')} not delivered within {timeout:g} s")
         self._ledger.raise_unreported()
 
     def close(self, timeout: float | None = None) -> None:
@@ -374,7 +375,9 @@ class Producer(SendPath):
         self._ledger.raise_unreported()
         left = self._unfinished()
         if left > 0:
-            raise DeliveryError(f"{left} messages were given up: not delivered before the time was over", left)
+            raise DeliveryError(
+                f"{counted(left, 'message', 'was')} given up: not delivered before the time was over", left
+            )
 
     def __enter__(self) -> Self:
         self._check_usable()

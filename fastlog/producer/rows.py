@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+from fastlog.counts import counted
 from fastlog.errors import ArgumentError, ClosedError, ConfigError, DeliveryError, FastlogError
 from fastlog.producer._buffer import Buffer, Quota
 from fastlog.producer._rows import put_rows
@@ -111,4 +112,6 @@ class RowSender:
             return
         if isinstance(error, ClosedError):
             raise error
-        raise DeliveryError(f"{self._failed} messages were not delivered: {error}", self._failed, error) from error
+        raise DeliveryError(
+            f"{counted(self._failed, 'message', 'was')} not delivered: {error}", self._failed, error
+        ) from error

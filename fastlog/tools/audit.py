@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastlog.counts import counted
 from fastlog.escaping import in_json
 from fastlog.tools import options
 from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, note
@@ -124,7 +125,7 @@ def audit_command(
     _note_gaps(rows)
     bad = [row for row in rows if row.missing or (strict and (row.duplicates or row.unreported))]
     note(
-        f"{len(rows)} windows: {sum(row.missing for row in rows)} messages missing,"
+        f"{counted(len(rows), 'window')}: {counted(sum(row.missing for row in rows), 'message')} missing,"
         f" {sum(row.duplicates for row in rows)} duplicates, {sum(row.unreported for row in rows)} unreported"
     )
     return EXIT_FAILED if bad else EXIT_DONE
@@ -142,7 +143,7 @@ def _audited(
         parts += found
         strange += count
     if strange:
-        note(f"{strange} messages of {audit_topic} are no monitoring events and were passed over")
+        note(f"{counted(strange, 'message', 'was')} passed over in {audit_topic}: no monitoring event")
     if not parts:
         raise CommandError(
             f"topic {audit_topic!r} does not exist",
@@ -161,16 +162,18 @@ def _audited(
     events = [event for event in events if event.topic in wanted]
     window_ms = common_window(events)
     reports = aged(parts)
-    counted = [
+    stages = [
         cluster.count(name, topic, window_ms, lags=name != _BROKERS)
         for topic in wanted
         for name, cluster in ((_BROKERS, main), *others.items())
     ]
-    for stage in counted:
+    for stage in stages:
         if stage.tally.unwrapped:
-            note(f"{stage.tally.unwrapped} messages of {stage.topic} at {stage.name} have no envelope")
-    counted += stages_seen(events, window_ms)
-    return [row for stage in counted for row in compare(reports, stage, window_ms, grace_ms)]
+            unwrapped = stage.tally.unwrapped
+            has = "has" if unwrapped == 1 else "have"
+            note(f"{counted(unwrapped, 'message')} of {stage.topic} at {stage.name} {has} no envelope")
+    stages += stages_seen(events, window_ms)
+    return [row for stage in stages for row in compare(reports, stage, window_ms, grace_ms)]
 
 
 def _named(text: str, timeout: float) -> tuple[str, AuditedCluster]:

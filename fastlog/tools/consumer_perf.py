@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastlog import __version__
+from fastlog.counts import counted
 from fastlog.errors import ConfigError
 from fastlog.tools import options, perf_output
 from fastlog.tools.progress import ConsoleProgress
@@ -208,13 +209,13 @@ def _shortfall(figures: ConsumerFigures) -> CommandError | None:
     waited = f", and nothing more came for {figures.idle_seconds:.1f} s" if figures.idle_seconds >= 0.1 else ""
     if chosen.messages is None:
         return CommandError(
-            f"{figures.messages} messages came from {where}, and there are more",
+            f"{counted(figures.messages, 'message')} came from {where}, and there are more",
             f"the broker does not give them{waited}",
             "see the broker's log",
             EXIT_FAILED,
         )
     return CommandError(
-        f"only {figures.messages} of {chosen.messages} messages came from {where}",
+        f"only {figures.messages} of {counted(chosen.messages, 'message')} came from {where}",
         f"the end of the log was reached{waited}",
         "ask for fewer with --messages, or wait longer with --timeout",
         EXIT_FAILED,

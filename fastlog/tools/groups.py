@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastlog.counts import counted
 from fastlog.tools import groups_access, options
 from fastlog.tools.group_rows import place_fields, shown
 from fastlog.tools.report import EXIT_CODES, EXIT_DONE, EXIT_FAILED, note
@@ -78,7 +79,7 @@ def _members(view: GroupView, as_json: bool) -> Iterator[dict[str, Any]]:
                 "owns": owned if as_json else ",".join(owned) or "-",
             }
     if not view.members:
-        note(f"group {view.name!r} has no live member; {len(view.committed)} offsets are committed")
+        note(f"group {view.name!r} has no live member; {counted(len(view.committed), 'offset', 'is')} committed")
 
 
 def _owned_by_thread(view: GroupView, consumer: str, topic: str) -> dict[str, list[str]]:

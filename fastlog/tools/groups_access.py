@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from fastlog.counts import counted
 from fastlog.tools import options
 from fastlog.tools.report import note, unknown
 
@@ -146,7 +147,7 @@ def known_group(place: GroupStore, name: str) -> GroupView:
         names = place.names()
         raise unknown(
             f"there is no group {name!r}",
-            f"{place.knows} knows {len(names)} groups, and none of that name",
+            f"{place.knows} knows {counted(len(names), 'group')}, and none of that name",
             name,
             names,
             f"fastlog groups lists them; {place.where}",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fastlog.counts import counted
 from fastlog.tools import groups_access, options
 from fastlog.tools.group_rows import place_fields, shown
 from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, note
@@ -171,7 +172,7 @@ def reset_command(
             _say_if_joined(groups, group, force)
     show(offset_moves.NAMES, [move.row(as_json) for move in moves], as_json, no_headers)
     if execute:
-        note(f"wrote {len(moves)} offsets of group {group!r}")
+        note(f"wrote {counted(len(moves), 'offset')} of group {group!r}")
     else:
         note("dry run: nothing was written; --execute writes it")
         if view is not None and view.members:
@@ -223,7 +224,7 @@ def delete_command(
     rows = [{"group": group, **place_fields(item, as_json), "offset": view.committed[item].offset} for item in going]
     show(_NAMES[:-1], rows, as_json, no_headers)
     if execute:
-        note(f"deleted {len(going)} offsets of group {group!r}")
+        note(f"deleted {counted(len(going), 'offset')} of group {group!r}")
         return
     note("dry run: nothing was deleted; --execute deletes it")
 
@@ -271,7 +272,7 @@ def export_command(place: groups_access.Where, groups: tuple[str, ...], output_f
         sys.stdout.write(data.decode())
     else:
         offset_files.write(output_file, data)
-    note(f"exported {len(kept)} offsets of {len(views)} groups")
+    note(f"exported {counted(len(kept), 'offset')} of {counted(len(views), 'group')}")
     bad = any("/offsets/" in line for view in views for line in view.garbage)
     return EXIT_FAILED if bad else EXIT_DONE
 
@@ -329,7 +330,11 @@ def import_command(
         if not dry_run:
             groups.write(moves, force)
     show(offset_moves.NAMES, [move.row(as_json) for move in moves], as_json, no_headers)
-    note("dry run: nothing was written" if dry_run else f"imported {len(moves)} offsets of {len(found)} groups")
+    note(
+        "dry run: nothing was written"
+        if dry_run
+        else f"imported {counted(len(moves), 'offset')} of {counted(len(found), 'group')}"
+    )
 
 
 def _target(earliest: bool, latest: bool, time_ms: int | None, offset: int | None) -> OffsetTarget:

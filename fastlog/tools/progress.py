@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+from fastlog.counts import counted
 from fastlog.escaping import in_json
 from fastlog.tools.colours import has_colour
 from fastlog.tools.report import note
@@ -29,7 +30,7 @@ def amount(count: int, size: int, seconds: float) -> str:
     """``12 messages, 345 bytes in 0.10 s``, with the rates."""
     seconds = max(seconds, 1e-6)
     rates = f"{count / seconds:.0f} msg/s, {size / seconds / 1e6:.1f} MB/s"
-    return f"{count} messages, {size} bytes in {seconds:.2f} s ({rates})"
+    return f"{counted(count, 'message')}, {size} bytes in {seconds:.2f} s ({rates})"
 
 
 def _is_unicode() -> bool:

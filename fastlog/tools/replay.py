@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fastlog.counts import counted
 from fastlog.tools import groups_access, old_names, options
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError, note
 
@@ -191,7 +192,7 @@ def replay_command(
             progress.summary(f"{unknown}; {sink.outcome}", replay.as_object(target) if as_json else None)
     if sink.failed:
         raise CommandError(
-            f"{sink.failed} messages are not known to be in {target!r}",
+            f"{counted(sink.failed, 'message', 'is')} not known to be in {target!r}",
             str(sink.error).replace("\n", "; "),
             "see the broker's log; replay into a new topic",
             EXIT_FAILED,

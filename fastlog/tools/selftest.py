@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from fastlog.counts import counted
 from fastlog.escaping import in_json, printable
 from fastlog.tools import options
 from fastlog.tools.report import EXIT_DONE, EXIT_FAILED, note
@@ -269,7 +270,7 @@ def check(found: Sequence[bytes], acknowledged: int, sent: int, *, repeats: bool
         elif not repeats or number > following:
             raise SelfTestError(f"message {place} is number {number}, and {following} was to come")
     if following < acknowledged:
-        raise SelfTestError(f"{acknowledged} messages were acknowledged, and {following} are there")
+        raise SelfTestError(f"{counted(acknowledged, 'message', 'was')} acknowledged, and {following} are there")
 
 
 def batches(numbers: range) -> Iterator[list[bytes]]:

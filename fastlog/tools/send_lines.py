@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fastlog.counts import counted
 from fastlog.errors import DeliveryError, FastlogError, TransportError, WrongPartitionError
 from fastlog.producer import Producer
 from fastlog.producer.hooks import PartitionChoice
@@ -285,13 +286,13 @@ class LineSender:
         what, *more = str(error).split("\n")
         if is_refusal(error):
             raise CommandError(
-                f"the broker refused {deliveries.refused} messages with error {getattr(error, 'code', '')}",
+                f"the broker refused {counted(deliveries.refused, 'message')} with error {getattr(error, 'code', '')}",
                 "; ".join([what, *more]),
                 "see fastlog topics describe, and the broker's log; the summary says which lines to send again",
             )
         if error is not None:
             raise CommandError(
-                f"{deliveries.unknown} messages were not acknowledged",
+                f"{counted(deliveries.unknown, 'message', 'was')} not acknowledged",
                 "; ".join([what, *more]),
                 "see that the broker runs; the summary says which lines to send again",
                 EXIT_UNREACHABLE,

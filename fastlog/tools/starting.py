@@ -12,6 +12,7 @@ from fastlog.client.topics import described_in, readable_end
 from fastlog.consumer.broker_logs import offset_at_time, plain_extent
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.consumer.tail import Tail, find_last
+from fastlog.counts import counted
 from fastlog.errors import error_for, meaning_of
 from fastlog.tools import options
 from fastlog.tools.lanes import ReadCursor
@@ -158,7 +159,7 @@ class Start:
         names = [topic.name for topic in metadata.topics] if metadata else []
         raise unknown(
             f"topic {self.topic!r} does not exist",
-            f"the broker holds {len(names)} topics, and none of that name",
+            f"the broker holds {counted(len(names), 'topic')}, and none of that name",
             self.topic,
             names,
             "fastlog topics list shows them",

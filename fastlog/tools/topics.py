@@ -11,6 +11,7 @@ import click
 from fastlog.client.connection import Broker
 from fastlog.client.records import RecordsError
 from fastlog.client.topics import create_topic, delete_topic, described_in, what_to_do
+from fastlog.counts import counted
 from fastlog.errors import TransportError, WrongPartitionError, error_for, meaning_of
 from fastlog.escaping import in_json, printable
 from fastlog.tools import old_names, options, record_topics
@@ -410,7 +411,7 @@ def _known_topic(broker: Broker, topic: str) -> responses.TopicMetadata:
     names = [item.name for item in _metadata(broker, None).topics]
     raise unknown(
         f"topic {topic!r} does not exist",
-        f"the broker holds {len(names)} topics, and none of that name",
+        f"the broker holds {counted(len(names), 'topic')}, and none of that name",
         topic,
         names,
         "fastlog topics list shows them",

@@ -244,7 +244,7 @@ def test_what_is_no_event_is_passed_over(source: RunningBroker, names: tuple[str
     sent(source.address, names, 10)
     code, rows, said = audit("--brokers", source.address, "--audit-topic", names[1])
     assert (code, totals(rows)["sent"]) == (0, 10)
-    assert "1 messages of" in said
+    assert "1 message was passed over in" in said
 
 
 @pytest.mark.parametrize(

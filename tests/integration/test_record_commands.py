@@ -392,7 +392,7 @@ def test_the_limit_of_a_topic_is_kept(broker: RunningBroker) -> None:
 def test_a_line_without_a_key_ends_it_behind_those_before(broker: RunningBroker) -> None:
     run(broker, "topics", "create", "keyless", "--format", "records", "--partitions", "1")
     err = produce(broker, "keyless", b"a\t1\nnone\nb\t2\n", "--parse-key", code=1)
-    assert "line 2 has no key" in err and "produced 1 messages" in err
+    assert "line 2 has no key" in err and "produced 1 message," in err
     produce(broker, "keyless", b"none\nb\t2\n", "--parse-key", "--keyless", "any")
     assert [(row[3], row[4]) for row in stored(broker, "keyless")] == [(b"a", b"1"), (None, b"none"), (b"b", b"2")]
 
@@ -457,7 +457,7 @@ def test_what_a_broker_refuses_is_told_by_its_lines(broker: RunningBroker) -> No
     )  # fmt: skip
     lines = [b"1", b"x" * 370, b"3", b""]
     err = produce(broker, "narrow", b"\n".join(lines), "-k", "k", "-H", f"h={'y' * 100}", "--sync", code=1)
-    assert "the broker refused 1 messages with error 102" in err
+    assert "the broker refused 1 message with error 102" in err
     assert "not acknowledged: stdin, line 2" in err
     assert [row[4] for row in stored(broker, "narrow")] == [b"1", b"3"]
 
@@ -516,7 +516,7 @@ def test_a_broker_that_stays_away_is_said() -> None:
             finally:
                 sending.kill()
         assert sending.returncode == 3
-        assert b"1 messages were not acknowledged" in err and b"produced 1 messages" in err
+        assert b"1 message was not acknowledged" in err and b"produced 1 message," in err
 
 
 # -- the client --------------------------------------------------------------------------------------------------------

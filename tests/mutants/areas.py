@@ -206,7 +206,7 @@ AREAS = (
     Area(
         "ground",
         _words("fastlog/arguments.py fastlog/broker_settings.py fastlog/clock.py fastlog/config.py"
-               " fastlog/durability.py fastlog/errors.py fastlog/escaping.py fastlog/installation.py"
+               " fastlog/counts.py fastlog/durability.py fastlog/errors.py fastlog/escaping.py fastlog/installation.py"
                " fastlog/java.py fastlog/limited_log.py fastlog/logs.py"
                " fastlog/retry.py fastlog/settings.py fastlog/topics.py"),
         _unit("arguments config errors escaping installation java logs retry topics producer_config consumer_config"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog import escaping, message
+from fastlog.counts import counted
 from fastlog.escaping import EscapingFormatter, in_json, printable
 from fastlog.limited_log import LimitedLog
 from fastlog.tools import report
@@ -63,3 +64,27 @@ def test_commands_escape_names_that_a_broker_tells() -> None:
         assert json.loads(out)["topic"] == HOSTILE and out.rstrip(b"\n").decode().isprintable()
         code, _, err = run("topics", "describe", HOSTILE[:-1], *common)
         assert code == 2 and "\x1b" not in err and "\u202e" not in err
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((1, "message"), "1 message"),
+        ((0, "message"), "0 messages"),
+        ((2, "message"), "2 messages"),
+        ((1, "entry"), "1 entry"),
+        ((3, "entry"), "3 entries"),
+        ((1, "batch"), "1 batch"),
+        ((2, "batch"), "2 batches"),
+        ((2, "index"), "2 indexes"),
+        ((2, "crash"), "2 crashes"),
+        ((1, "message", "was"), "1 message was"),
+        ((2, "message", "was"), "2 messages were"),
+        ((0, "offset", "is"), "0 offsets are"),
+        ((1, "offset", "has"), "1 offset has"),
+        ((5, "offset", "has"), "5 offsets have"),
+        ((5, "offset", "came"), "5 offsets came"),
+    ],
+)
+def test_one_thing_is_not_counted_as_several(given: tuple[int, str] | tuple[int, str, str], expected: str) -> None:
+    assert counted(*given) == expected

@@ -82,7 +82,7 @@ def test_a_hook_that_fails_harms_what_it_had_in_hand(hook: str, error: BaseExcep
             else:
                 producer.send("t", b"%d" % number)
             if lost:
-                with pytest.raises(DeliveryError, match="1 messages were not delivered"):
+                with pytest.raises(DeliveryError, match="1 message was not delivered"):
                     producer.flush(PATIENCE)
             else:
                 producer.flush(PATIENCE)

@@ -82,7 +82,7 @@ def test_num_retries() -> None:
     with FakeBroker(hook=breaks) as broker:
         producer = Producer(broker.address, producer_type="async", num_retries=0)
         producer.send("t", b"x")
-        with pytest.raises(DeliveryError, match=r"1 messages were not delivered: .*closed the connection"):
+        with pytest.raises(DeliveryError, match=r"1 message was not delivered: .*closed the connection"):
             producer.flush(30)
         producer.close()
         with Producer(broker.address, num_retries=2) as sync, pytest.raises(TransportError):

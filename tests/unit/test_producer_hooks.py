@@ -322,7 +322,7 @@ def test_a_handler_that_fails_loses_its_batch_loudly() -> None:
     with FakeBroker() as broker:
         producer = Producer(broker.address, producer_type="async", event_handler=Failing(), encoder=StringEncoder())
         producer.send("t", "bad")
-        with pytest.raises(DeliveryError, match=r"1 messages were not delivered.*bad luck"):
+        with pytest.raises(DeliveryError, match=r"1 message was not delivered.*bad luck"):
             producer.flush(30)
         producer.send("t", "good")
         producer.flush(30)

@@ -24,13 +24,13 @@ def test_a_failure_that_comes_while_others_are_raised_is_left_to_the_next_call(
 
     def made_late(text: str, messages: int, cause: Exception) -> DeliveryError:
         monkeypatch.undo()
-        with pytest.raises(DeliveryError, match="1 messages"):
+        with pytest.raises(DeliveryError, match="1 message was"):
             ledger.raise_unreported()
         fail(ledger, 2)
         return DeliveryError(text, messages, cause)
 
     monkeypatch.setattr(ledger_module, "DeliveryError", made_late)
-    with pytest.raises(DeliveryError, match="1 messages"):
+    with pytest.raises(DeliveryError, match="1 message was"):
         ledger.raise_unreported()
     with pytest.raises(DeliveryError, match="2 messages"):
         ledger.raise_unreported()

@@ -147,7 +147,7 @@ def test_what_is_loaded_again_takes_the_place_of_what_was_there(
     notes = Lake(tmp_path / "table").history()[0][1]
     assert (notes["job"], notes["batch"], notes["rows"], "behind" in notes) == ("load", 2, 6, False)
     size = len(broker.logs["t", 0]) - place
-    assert said[-3:-1] == [f"batch 2: {size} bytes of 1 partitions", "batch 2: adding 4 files"]
+    assert said[-3:-1] == [f"batch 2: {size} bytes of 1 partition", "batch 2: adding 4 files"]
     assert said[-1].startswith("batch 2: 6 rows in ") and said[-1].endswith(" s")
 
 
@@ -275,13 +275,13 @@ def test_each_batch_is_told_of(tmp_path: Path, broker: FakeBroker, said: list[st
     lines = [line.partition(" in ")[0] + line.partition(" s,")[2] for line in said]
     first = Lake(tmp_path / "table").history()[1][1]["ranges"]["t"]["0-0"]
     assert lines == [
-        "begins with 1 partitions",
-        f"batch 0: {first[1]} bytes of 1 partitions",
+        "begins with 1 partition",
+        f"batch 0: {first[1]} bytes of 1 partition",
         "batch 0: adding 2 files",
         f"batch 0: 19 rows {end - first[1]} bytes behind",
-        f"batch 1: {end - first[1]} bytes of 1 partitions",
-        "batch 1: adding 1 files",
-        "batch 1: 1 rows",
+        f"batch 1: {end - first[1]} bytes of 1 partition",
+        "batch 1: adding 1 file",
+        "batch 1: 1 row",
     ]
     notes = [notes for _, notes in Lake(tmp_path / "table").history() if "batch" in notes]
     assert [found["behind"] for found in notes] == [

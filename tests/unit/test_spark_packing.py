@@ -146,7 +146,7 @@ def test_what_fails_ends_the_task() -> None:
             return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 3, -1, -1, -1))
         return None
 
-    with FakeBroker(hook=hook) as refusing, pytest.raises(DeliveryError, match="1 messages were not delivered"):
+    with FakeBroker(hook=hook) as refusing, pytest.raises(DeliveryError, match="1 message was not delivered"):
         written(refusing, batch(value=[b"a"]))
     with pytest.raises(TransportError):
         written(refusing, batch(value=[b"a"]), connect__timeout__ms="50")

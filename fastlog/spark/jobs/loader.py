@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastlog import errors
 from fastlog.consumer.partitions import TopicPartition
+from fastlog.counts import counted
 from fastlog.spark import offsets
 from fastlog.spark.behind import Behind
 from fastlog.spark.cluster import QueryCluster
@@ -257,7 +258,7 @@ class Loader:
             self._lake.create(schema, self._partition_by)
         begun = {name.removeprefix(OFFSETS): step.after for name, step in steps.items() if name.startswith(OFFSETS)}
         self._lake.commit(TableChange(steps=steps, notes={"job": "load", "run": self._run, "begun": begun}))
-        self._say(f"begins with {len(begun)} partitions")
+        self._say(f"begins with {counted(len(begun), 'partition')}")
 
     def _fit(self) -> None:
         """New columns come to the table; what else does not fit is refused before anything is written."""
@@ -270,7 +271,7 @@ class Loader:
 
     def _bring(self, plan: LoadPlan, batch: LoadBatch, replaced: list[ActiveFile]) -> None:
         number = batch.steps[BATCHES].after
-        self._say(f"batch {number}: {_counted(batch.sizes())} of {len(batch.to_read)} partitions")
+        self._say(f"batch {number}: {_counted(batch.sizes())} of {counted(len(batch.to_read), 'partition')}")
         began = time.monotonic()
         new: list[NewFile] = []
         kept: list[NewFile] = []
@@ -286,7 +287,7 @@ class Loader:
                 self._staging.discard(kept)
                 raise
         files = new + kept
-        self._say(f"batch {number}: adding {len(files)} files")
+        self._say(f"batch {number}: adding {counted(len(files), 'file')}")
         rows = sum(file.rows for file in new)
         notes = {"job": "load", "run": self._run, "batch": number, "rows": rows, **batch.notes()}
         if not replaced:
@@ -315,7 +316,9 @@ class Loader:
         lost = f", {_counted(batch.lost_sizes())} lost" if batch.lost else ""
         not_taken = f", {refused.rows} rejected" if refused.rows else ""
         behind = f", {_counted(self.totals.behind)} behind" if any(self.totals.behind) and not replaced else ""
-        self._say(f"batch {number}: {rows} rows in {time.monotonic() - began:.2f} s{not_taken}{lost}{behind}")
+        self._say(
+            f"batch {number}: {counted(rows, 'row')} in {time.monotonic() - began:.2f} s{not_taken}{lost}{behind}"
+        )
         if self._rejects is not None:
             self._rejects.catch_up()
 
@@ -458,8 +461,8 @@ def rejected_schema(columns: Sequence[str]) -> pyarrow.Schema:
 def _counted(sizes: tuple[int, int]) -> str:
     """``12 bytes and 3 records``, without what is 0."""
     of_bytes, records = sizes
-    found = [f"{of_bytes} bytes"] if of_bytes or not records else []
-    return " and ".join(found + ([f"{records} records"] if records else []))
+    found = [counted(of_bytes, "byte")] if of_bytes or not records else []
+    return " and ".join(found + ([counted(records, "record")] if records else []))
 
 
 def _may_hold(lake: AnyLake, file: ActiveFile, batch: LoadBatch) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastlog import errors
+from fastlog.counts import counted
 from fastlog.spark.behind import Behind, behind
 from fastlog.spark.capabilities import limits_batches
 from fastlog.spark.entries import NewFile
@@ -207,7 +208,7 @@ class TableSink:
         if unknown is not None:
             command.say(unknown, self._shown)
         self.batches += 1
-        command.say(f"batch {batch}: {self.rows - before} rows", self._shown)
+        command.say(f"batch {batch}: {counted(self.rows - before, 'row')}", self._shown)
 
     def _bring_late(self, session: SparkSession, query: str, batch: int) -> None:
         if self.late_table is None or self._late_rows is None:
