@@ -38,9 +38,9 @@ def test_a_spark_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     environment.check_packages()
     assert not capabilities.limits_batches()
     capabilities.check_java_version(21)
-    monkeypatch.setattr(environment, "use_spark_java", lambda: 25)
+    monkeypatch.setattr(environment, "use_spark_java", lambda: 24)
     with pytest.raises(
-        MissingDependencyError, match=r"Spark 4\.1 needs Java 17 or 21, and the one that is found is 25"
+        MissingDependencyError, match=r"Spark 4\.1 needs Java 17 or 21, and the one that is found is 24"
     ):
         environment.session()
     monkeypatch.delattr("pyspark.sql.datasource.DataSourceStreamArrowWriter")
