@@ -129,7 +129,7 @@ def test_messages_that_a_handler_adds_hide_none_that_is_lost() -> None:
         assert stored(broker) == [b"x"] * 6
         for _ in range(3):
             producer.send("t", b"stall")
-        with pytest.raises(DeliveryError, match=r"[123] messages were given up"):
+        with pytest.raises(DeliveryError, match=r"(1 message was|[23] messages were) given up"):
             producer.close(0.05)
         release.set()
 
