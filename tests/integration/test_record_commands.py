@@ -34,7 +34,8 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RunningBroker]:
-    with testing.broker(processors=1) as running:
+    # The records are of 2023, and a slow machine may be at this file for longer than the ten minutes of the default.
+    with testing.broker(processors=1, cleanup_interval_minutes=10_000) as running:
         yield running
 
 
