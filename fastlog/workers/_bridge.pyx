@@ -51,11 +51,25 @@ cdef enum:
     BEGUN_BYTES = 1 << 20        # of each, compressed
     MOST_BYTES = 0x3fffff00      # of a message: an answer's size is a signed 32-bit number
     HEADER_BYTES = 10            # of a compressed set, before what is compressed
+    LENGTH_BYTES = 4
     MIN_MESSAGE = 9
     EXACT_MARKS = 4096           # powers of two
     SPARSE_MARKS = 8192
     MARK_SHIFT = 20              # a sparse one for each MiB of a file
     NO_TIME = -1
+
+
+cdef uint64_t read_up_to(BridgeJob* job, uint8_t* data, uint64_t size) noexcept nogil:
+    """Read ``size`` bytes from ``at`` on; returns how many came before a read failed, with its ``error``, 0 at the file's end."""
+    cdef uint64_t done = 0
+    cdef int64_t got
+    while done < size:
+        got = file_pread(job.read.fd, data + done, size - done, job.at + done)
+        if got <= 0:
+            job.error = <int>-got
+            break
+        done += <uint64_t>got
+    return done
 
 
 cdef bint bridge_step(Job* job, void* scratch) noexcept nogil:
@@ -303,8 +317,8 @@ cdef class Bridge:
 
     cdef bint step(self, BridgeJob* job, uint8_t* scratch) noexcept nogil:
         """Do a part of the work; whether there is more."""
-        cdef int64_t got, work = STEP_BYTES
-        cdef uint64_t n, large = max(job.made.most, <uint64_t>LARGE_BYTES)
+        cdef int64_t work = STEP_BYTES
+        cdef uint64_t n, got, large = max(job.made.most, <uint64_t>LARGE_BYTES)
         cdef Converted out
         cdef int r
         if scratch == NULL:
@@ -323,14 +337,13 @@ cdef class Bridge:
                 self.stop(job, BRIDGED)
                 return False
             n = min(job.end - job.at, <uint64_t>SCRATCH)
-            got = file_pread(job.read.fd, scratch, n, job.at)
-            if got < <int64_t>n:
-                job.error = <int>-got if got < 0 else 0
-                self.stop(job, BRIDGE_UNREADABLE)
-                return False
-            r = add_messages(&job.made, scratch, n, <int64_t>(job.base + job.at), job.wanted, &out)
+            got = read_up_to(job, scratch, n)
+            r = add_messages(&job.made, scratch, got, <int64_t>(job.base + job.at), job.wanted, &out)
             job.at += out.used
             work -= <int64_t>n
+            if got < n and (r == CONVERTED or r == CONVERT_CUT):
+                self.stop(job, BRIDGE_UNREADABLE)
+                return False
             if r == CONVERT_CUT or r == CONVERT_WRAPPER:
                 job.needed = out.needed
                 if out.needed > job.end - job.at:
@@ -370,17 +383,12 @@ cdef class Bridge:
         """Add a message of more than is read at once, the next one; as ``add_messages``, or -errno."""
         cdef uint8_t* data = <uint8_t*>malloc(job.needed)
         cdef Converted out
-        cdef uint64_t done = 0
-        cdef int64_t got
         cdef int r
         if data == NULL:
             return CONVERT_NO_MEMORY
-        while done < job.needed:
-            got = file_pread(job.read.fd, data + done, job.needed - done, job.at + done)
-            if got <= 0:
-                free(data)
-                return <int>got if got < 0 else -<int>EIO
-            done += <uint64_t>got
+        if read_up_to(job, data, job.needed) < job.needed:
+            free(data)
+            return -job.error if job.error else -<int>EIO
         r = add_messages(&job.made, data, job.needed, <int64_t>(job.base + job.at), job.wanted, &out)
         job.at += out.used
         free(data)
@@ -461,19 +469,18 @@ cdef class Bridge:
     cdef bint search(self, BridgeJob* job, uint8_t* scratch) noexcept nogil:
         """Walk over lengths to the message that holds the wanted offset, for one step; whether there is more to do."""
         cdef uint64_t target = <uint64_t>job.wanted - job.base
-        cdef uint64_t size, n, here, last = job.at >> MARK_SHIFT
+        cdef uint64_t size, n, got, here, last = job.at >> MARK_SHIFT
         cdef uint64_t* larger
-        cdef int64_t got, work = STEP_SEARCH
+        cdef int64_t work = STEP_SEARCH
         while work > 0:
             n = min(job.end - job.at, <uint64_t>SEARCH_BYTES)
-            got = file_pread(job.read.fd, scratch, n, job.at)
-            if got < <int64_t>n:
-                job.error = <int>-got if got < 0 else 0
+            got = read_up_to(job, scratch, n)
+            if got < min(n, <uint64_t>LENGTH_BYTES):
                 self.stop(job, BRIDGE_UNREADABLE)
                 return False
             work -= <int64_t>n
             here = 0
-            while n - here >= 4:
+            while got - here >= LENGTH_BYTES:
                 size = <uint64_t>be32(scratch + here) + 4
                 if size < MIN_MESSAGE or size > job.end - job.at:
                     # what is damaged here is not what was asked for
@@ -495,9 +502,9 @@ cdef class Bridge:
                         job.marks = larger
                     job.marks[job.mark_count] = job.at
                     job.mark_count += 1
-                if here > n:
+                if here > got:
                     break
-            if job.end - job.at < 4:
+            if job.end - job.at < LENGTH_BYTES:
                 job.at = target
                 job.is_found = job.is_believed = True
                 return True

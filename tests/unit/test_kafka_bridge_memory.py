@@ -276,3 +276,36 @@ def test_a_read_that_fails_or_is_short(
             assert f"position={len(FRONT) if comes == 'front' else 0} errno=EIO" in failures(caplog)[-1]
         _files.arm("", "test")
         assert read(client, "t", 0, MEGABYTE) == expected
+
+
+def test_what_can_be_read_before_a_bad_page_comes(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    """Though both lie in what is read at once: a bad page cuts a read short, and fails the next one."""
+    data = raw.message_set([b"%08d" % at for at in range(5_000)])  # all of it in one read
+    write(workers, data)
+    expected = reference.as_records(data)
+    assert expected is not None
+    with Client(workers) as client:
+        _files.arm("pread@1=short,pread@2-=EIO", "test")
+        (part,) = client.fetch(("t", 0, 0), limit=MEGABYTE)
+        found = records_of(bytes(part.records or b""))
+        assert part.error_code == 0 and found == expected[: len(found)] and 1_000 < len(found) < 5_000
+        _files.arm("pread@1-=EIO", "test")
+        assert client.fetch(("t", 0, expected[len(found)][0]), limit=MEGABYTE)[0].error_code == UNREADABLE
+        assert workers.count("read_failures") == 1 and len(failures(caplog)) == 1
+        _files.arm("", "test")
+        assert read(client, "t", 0, MEGABYTE) == expected
+
+
+def test_an_offset_is_looked_for_in_what_a_read_brings(workers: Workers) -> None:
+    """The lengths in front of it are read: one read is cut short, the next one fails, and those behind do not."""
+    data = raw.message_set([b"%08d" % at for at in range(5_000)])
+    write(workers, data)
+    expected = reference.as_records(data)
+    assert expected is not None
+    with Client(workers) as client:
+        _files.arm("pread@1=short,pread@2=EIO", "test")
+        (part,) = client.fetch(("t", 0, expected[4_000][0]), limit=MEGABYTE)
+        _files.arm("", "test")
+        assert part.error_code == 0
+        wanted = expected[4_000:]
+        assert [found for found in records_of(bytes(part.records)) if found[0] >= wanted[0][0]] == wanted
