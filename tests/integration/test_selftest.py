@@ -142,7 +142,7 @@ def test_it_fails_and_keeps_the_files(
     [
         (NUMBERS, 10, 10, False, ""),
         (NUMBERS, 9, 10, False, ""),
-        (NUMBERS, 11, 11, False, "11 message was acknowledged, and 10 are there"),
+        (NUMBERS, 11, 11, False, "11 messages were acknowledged, and 10 are there"),
         (NUMBERS, 9, 9, False, "message 9 is number 9, and 9 was to come"),
         ([*NUMBERS[:3], *NUMBERS[4:]], 1, 10, True, "message 3 is number 4, and 3 was to come"),
         ([*NUMBERS, *NUMBERS[5:]], 10, 10, True, ""),

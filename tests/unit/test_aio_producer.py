@@ -334,12 +334,12 @@ def test_what_failed_without_anybody_waiting_is_raised_by_the_next_flush() -> No
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        with pytest.raises(DeliveryError, match="1 messages"):
+        with pytest.raises(DeliveryError, match="1 message was"):
             await producer.flush()
         with pytest.raises(TransportError):
             await producer.send_and_wait("t", b"y")
         await producer.send("t", b"z")
-        with pytest.raises(DeliveryError, match="1 messages"):
+        with pytest.raises(DeliveryError, match="1 message was"):
             await producer.close()
         release.set()
 
@@ -362,7 +362,7 @@ def test_closing_is_bounded_and_goes_on_when_it_is_cancelled() -> None:
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
-        with sooner_than(10), pytest.raises(DeliveryError, match="1 messages"):
+        with sooner_than(10), pytest.raises(DeliveryError, match="1 message was"):
             await producer.close()
 
     with FakeBroker(hook=stalled(release)) as broker:

@@ -277,7 +277,7 @@ def test_a_broker_that_stays_away() -> None:
         assert process.wait(LIVE_SECONDS) == 3
         assert process.stderr is not None
         err = process.stderr.read().decode()
-    assert "produced 1 messages" in err and "sent and not known to be stored: 2" in err
+    assert "produced 1 message" in err and "sent and not known to be stored: 2" in err
     assert "not acknowledged: stdin, lines 2-3\n" in err and "cannot send" in err
     refused(3, err)
 

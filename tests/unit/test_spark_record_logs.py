@@ -309,7 +309,7 @@ def test_a_damaged_batch(broker: MadeUpBroker, read: Read) -> None:
     """It is named by its place, also where others came with it."""
     bad = batch(10)[:-1] + b"\xff"
     broker.failures["fetch"] = [Fetched(0, 50, 0, batch(0) + bad)] + [Fetched(0, 50, 0, bad)] * 2
-    with pytest.raises(RangeIncompleteError, match="the batch at offset 10 is damaged"):
+    with pytest.raises(RangeIncompleteError, match="the batch at offset 10 has a wrong checksum"):
         read(0, 50)
 
 
