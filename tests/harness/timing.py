@@ -9,7 +9,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import pytest
 
 T = TypeVar("T")
 
@@ -40,3 +44,8 @@ def undisturbed(seconds: float, attempt: Callable[[], T]) -> T:
         if time.monotonic() - begun < seconds:
             return found
         assert time.monotonic() < deadline, f"no attempt took less than {seconds} s"
+
+
+def patch_time(monkeypatch: pytest.MonkeyPatch, module: ModuleType, **functions: Callable[..., object]) -> None:
+    """Replace functions of ``time`` for one module: other threads of the process keep theirs, and are not counted."""
+    monkeypatch.setattr(module, "time", SimpleNamespace(**vars(time) | functions))

@@ -28,6 +28,7 @@ from fastlog.tools.findings import Subject
 from tests.harness.checkout import ROOT
 from tests.harness.command_line import Commands, Ran
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.timing import patch_time
 from tests.harness.zookeeper_wire import WireZooKeeper
 
 EXPECTED_HERE = {
@@ -493,7 +494,7 @@ def test_a_clock_that_went_back(doctor: Doctor, monkeypatch: pytest.MonkeyPatch)
     segment.rename(segment.with_suffix(".log"))
     assert doctor.names() == ["clock-behind"]
     segment.with_suffix(".log").unlink()
-    monkeypatch.setattr(doctor_machine.time, "time", lambda: 1000.0)
+    patch_time(monkeypatch, doctor_machine, time=lambda: 1000.0)
     assert "1970" in doctor.row("clock")["found"]
 
 

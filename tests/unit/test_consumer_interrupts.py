@@ -59,8 +59,9 @@ class Interrupt:
 def interrupted(at: int) -> Iterator[Interrupt]:
     """At this moment of the block, which then ends."""
     made = Interrupt(at)
+    profile = made.profile  # kept: Python calls it once more after it has raised, when it has let go of it already
     before = sys.getprofile()
-    sys.setprofile(made.profile)
+    sys.setprofile(profile)
     try:
         yield made
     except KeyboardInterrupt:

@@ -20,6 +20,7 @@ from fastlog.zkpaths import encode_number, topic_broker_path
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.fake_session import FakeZooKeeper
+from tests.harness.timing import patch_time
 from tests.unit.test_mirror_target import config, found_in, places, wait_for
 from tests.unit.test_producer_discovery import show
 
@@ -69,7 +70,7 @@ def test_so_many_connections_to_each_broker(pipes_of: Callable[..., Pipes], prod
 def test_one_that_nobody_asks_for_is_let_go_of(pipes_of: Callable[..., Pipes], monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind thirty seconds, not at thirty; the next who asks gets another one."""
     now = [1000.0]
-    monkeypatch.setattr(target_module.time, "monotonic", lambda: now[0])
+    patch_time(monkeypatch, target_module, monotonic=lambda: now[0])
     with FakeBroker() as one, FakeBroker() as two:
         pipes = pipes_of(Target(b1=one.port, b2=two.port))
         first, second = pipes.get(1, 0), pipes.get(2, 0)
@@ -122,7 +123,7 @@ def test_what_was_sent_unanswered_is_remembered(
         assert pipes.are_acknowledged
         two = pipes.get(2, 0)
         wait_until("it is connected", lambda: two.is_connected)
-        monkeypatch.setattr(target_module.time, "monotonic", lambda: now[0] + 10**9)
+        patch_time(monkeypatch, target_module, monotonic=lambda: now[0] + 10**9)
         pipes.sweep()
         assert not pipes.are_acknowledged
         assert not pipes.are_acknowledged

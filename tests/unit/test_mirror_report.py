@@ -13,6 +13,7 @@ from fastlog.mirror import report as report_module
 from fastlog.mirror.report import MirrorReport
 from fastlog.mirror.source import Counts, Totals
 from fastlog.zkpaths import PartitionId
+from tests.harness.timing import patch_time
 
 T0, T1, U0 = (TopicPartition(topic, PartitionId(0, number)) for topic, number in (("t", 0), ("t", 1), ("u", 0)))
 
@@ -22,7 +23,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(report_module.time, "monotonic", lambda: self.now)
+        patch_time(monkeypatch, report_module, monotonic=lambda: self.now)
 
 
 def source(name: str = "one", **fields: Any) -> SimpleNamespace:

@@ -22,6 +22,7 @@ from fastlog.workers.keeper import Keeper
 from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import DONE
 from tests.harness.stored_batches import batch
+from tests.harness.timing import patch_time
 from tests.unit.test_producer_snapshots import DUPLICATE, Numbered
 
 
@@ -168,11 +169,11 @@ def test_expired_producers_are_in_no_further_snapshot(tmp_path: Path, monkeypatc
     checkpoint(log, keeper)
     now_ns = producer_states.time.time_ns()
     (entry,) = producer_snapshots.parse(log.path(1).read_bytes()) or []
-    monkeypatch.setattr(producer_states.time, "time_ns", lambda: (entry.time_ms + 59_999) * 1_000_000)
+    patch_time(monkeypatch, producer_states, time_ns=lambda: (entry.time_ms + 59_999) * 1_000_000)
     log.send(2, 0)
     checkpoint(log, keeper)
     assert [number for number, _ in entries(log, 2)] == [1, 2]
-    monkeypatch.setattr(producer_states.time, "time_ns", lambda: (entry.time_ms + 60_000) * 1_000_000)
+    patch_time(monkeypatch, producer_states, time_ns=lambda: (entry.time_ms + 60_000) * 1_000_000)
     log.send(2, 1)
     checkpoint(log, keeper)
     assert [number for number, _ in entries(log, 3)] == [2]

@@ -13,6 +13,7 @@ from fastlog.spark.addresses import NamedAddress
 from fastlog.spark.cluster import PartitionBounds
 from fastlog.spark.discovery import Coordination, ListedBrokers, RegisteredBrokers, RetryBackoff
 from fastlog.spark.offsets import log_number
+from tests.harness.timing import patch_time
 
 
 class Clock:
@@ -33,7 +34,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(discovery.time, "monotonic", made.monotonic)
+    patch_time(monkeypatch, discovery, monotonic=made.monotonic)
     monkeypatch.setattr(discovery, "pause", made.pause)
     return made
 

@@ -22,6 +22,7 @@ from tests.harness.consumers import PAYLOADS, with_log
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.fake_session import FakeZooKeeper
 from tests.harness.spark import MadeUpCluster, MadeUpSpark, partition_of
+from tests.harness.timing import patch_time
 
 LOG = pack(PAYLOADS)
 T00 = partition_of("t/0-0")
@@ -109,7 +110,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(discovery.time, "monotonic", lambda: self.now)
+        patch_time(monkeypatch, discovery, monotonic=lambda: self.now)
         monkeypatch.setattr(discovery, "pause", self.pass_by)
 
     def pass_by(self, seconds: float) -> None:

@@ -19,6 +19,7 @@ from fastlog.spark.iceberg import IcebergLake, IcebergStaging, opened, staging_o
 from fastlog.spark.lake import METADATA, Lake, NumberStep, TableChange
 from fastlog.spark.staging import TableStaging, Upkeep
 from fastlog.spark.storage import TableLocation, located
+from tests.harness.timing import patch_time
 
 pytest.importorskip("pyiceberg", reason="pip install '.[iceberg]'")
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError
@@ -129,7 +130,7 @@ def test_how_often_a_commit_is_tried(
 ) -> None:
     """Behind one that was quicker the numbers are looked at anew each time; it is one change, whatever try it is."""
     slept: list[float] = []
-    monkeypatch.setattr(iceberg.time, "sleep", slept.append)
+    patch_time(monkeypatch, iceberg, sleep=slept.append)
     lake = lake_of(SimpleNamespace(properties={}, snapshots=lambda: []))
     tried: list[str] = []
     looked: list[int] = []
@@ -158,7 +159,7 @@ def test_a_commit_that_another_writer_has_made_impossible(monkeypatch: pytest.Mo
         table.properties["a"] = "5"
         raise CommitFailedException("x")
 
-    monkeypatch.setattr(iceberg.time, "sleep", lambda seconds: None)
+    patch_time(monkeypatch, iceberg, sleep=lambda seconds: None)
     monkeypatch.setattr(IcebergLake, "_attempt", fail)
     with pytest.raises(TableConflictError, match="another writer has changed the table: a is 5, not None"):
         lake_of(table).commit(TableChange({"a": NumberStep(None, 1)}))

@@ -23,6 +23,7 @@ from fastlog.tools.report import CommandError
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.small_loads import Context, expected, load_options, put
 from tests.harness.spark import partition_of
+from tests.harness.timing import patch_time
 
 
 class Killed(BaseException):
@@ -385,7 +386,7 @@ def test_a_load_that_goes_on_begins_every_so_often(
     """From one beginning to the next, whatever a round takes; a round that takes longer is followed at once."""
     put(broker, 0, 10)
     now = [100.0]
-    monkeypatch.setattr(loader.time, "monotonic", lambda: now[0])
+    patch_time(monkeypatch, loader, monotonic=lambda: now[0])
     context = Context()
 
     def pass_time(run: int) -> None:

@@ -33,6 +33,7 @@ from tests.harness.fake_broker import FakeBroker
 from tests.harness.made_up_frames import Frame
 from tests.harness.small_loads import Context, expected, load_options, put
 from tests.harness.spark import partition_of
+from tests.harness.timing import patch_time
 
 ONE, TWO = partition_of("t/0-0"), partition_of("t/0-1")
 
@@ -255,7 +256,7 @@ def test_a_run_is_the_sum_of_its_batches() -> None:
 
 
 def test_the_speed_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader.time, "monotonic", lambda: 14.0)
+    patch_time(monkeypatch, loader, monotonic=lambda: 14.0)
     assert LoadTotals(rows=10, started=10.0).to_json().items() >= {("rows_per_second", 2), ("seconds", 4.0)}
     assert LoadTotals(rows=10, started=14.0).to_json()["rows_per_second"] is None
 

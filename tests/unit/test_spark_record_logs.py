@@ -30,6 +30,7 @@ from fastlog.spark.record_columns import RecordMaker
 from fastlog.spark.record_files import NotHereError
 from fastlog.spark.record_logs import RecordExtent, RecordLogs, kind_of
 from fastlog.spark.record_ranges import read_record_task
+from tests.harness.timing import patch_time
 
 T0, T1 = ("t", 0), ("t", 1)
 ID = bytes(range(16))
@@ -100,7 +101,7 @@ def broker() -> MadeUpBroker:
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found = [100.0]
-    monkeypatch.setattr(record_logs.time, "monotonic", lambda: found[0])
+    patch_time(monkeypatch, record_logs, monotonic=lambda: found[0])
     return found
 
 

@@ -32,6 +32,7 @@ from fastlog.spark.staging import TableStaging, Upkeep
 from fastlog.spark.storage import Output, TableLocation, located
 from fastlog.spark.table_files import TableFiles, rows_of_file, values_path
 from fastlog.spark.upkeep import expire
+from tests.harness.timing import patch_time
 
 SCHEMA = pa.schema([("topic", pa.string()), ("date", pa.date32()), ("offset", pa.int64())])
 ROWS = pa.record_batch([pa.array([1, 2, 3], pa.int64())], names=["offset"])
@@ -375,7 +376,7 @@ def test_rows_of_a_file_have_the_columns_of_the_table(tmp_path: Path) -> None:
 @pytest.fixture
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
-    monkeypatch.setattr(lake_module.time, "sleep", found.append)
+    patch_time(monkeypatch, lake_module, sleep=found.append)
     return found
 
 

@@ -13,6 +13,7 @@ from fastlog.errors import ConfigError
 from fastlog.spark import addresses, schema, spans, values
 from fastlog.spark.addresses import NamedAddress, check_addresses, parse_named
 from fastlog.spark.schema import USUAL
+from tests.harness.timing import patch_time
 
 KAFKA = schema.SETS[schema.KAFKA]
 
@@ -187,7 +188,7 @@ def test_numbers_of_brokers_and_partitions() -> None:
 
 
 def test_times_are_milliseconds_rounded_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans.time, "time_ns", lambda: 7_999_999)
+    patch_time(monkeypatch, spans, time_ns=lambda: 7_999_999)
     assert spans.times_of(None, 2).tolist() == [7, 7]
     given = pa.array([1_999, None, -1, 0], pa.timestamp("us", "UTC"))
     assert spans.times_of(given, 4).tolist() == [1, 7, -1, 0]
