@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import click
 import pyarrow as pa
@@ -275,3 +276,20 @@ def test_what_is_read_of_a_table_in_a_store(tmp_path: Path) -> None:
     place: Any = SimpleNamespace(directory=tmp_path / "t")
     assert audit._read_columns(Lake(tmp_path / "t").location) == ["timestamp", "topic", "deduplicationId"]
     assert place.directory.exists()
+
+
+def test_windows_are_as_long_as_those_that_were_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Their table has what comes next beside them, which goes by that length."""
+    kept: list[AuditSink] = []
+
+    def fill(name: str, job: Any, conf: Any, sink: AuditSink, make: Any) -> tuple[int, dict[str, Any]]:
+        make(MagicMock())
+        kept.append(sink)
+        return 0, {"job": name}
+
+    monkeypatch.setattr(audit, "fill_table", fill)
+    monkeypatch.setattr(audit, "_window_ms", lambda frame: 12_345)
+    for name in ("sent_of", "counted_rows", "together", "compared"):
+        monkeypatch.setattr(audit, name, MagicMock())
+    run("--table", tmp_path / "t")
+    assert kept[0].span_ms == 12_345

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -19,6 +20,7 @@ from fastlog.spark.jobs.audit import audit_command
 from fastlog.spark.jobs.counts import counts_command
 from fastlog.spark.jobs.join import join_command
 from fastlog.spark.jobs.load import load_command
+from fastlog.spark.jobs.parameters import TablePlace
 
 
 @pytest.mark.parametrize("name", ["pyspark.sql.datasource", "pyarrow"])
@@ -162,3 +164,22 @@ def test_why_the_source_cannot_be_used_is_kept(monkeypatch: pytest.MonkeyPatch) 
     assert source.name() == "fastlog"
     with pytest.raises(ImportError, match=r"needs pyspark 4\.1 or newer, and fastlog with its extensions built: "):
         source({})
+
+
+def test_a_thread_without_a_session_is_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark looks for a source's name in the session of the thread."""
+    from pyspark.sql import SparkSession
+
+    made: list[object] = []
+    session = SimpleNamespace(createDataFrame=lambda rows, schema: made.append((rows, schema)))
+    for active, expected in ((None, [([], "nothing int")]), (session, [])):
+        made.clear()
+        monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda active=active: active))
+        environment.activate(session)  # type: ignore[arg-type]
+        assert made == expected
+
+
+@pytest.mark.parametrize("place", ["ftp://host/t", "s3:/b/t"])
+def test_a_place_that_no_table_can_have_is_a_mistake_in_the_command(place: str) -> None:
+    with pytest.raises(click.BadParameter, match=place):
+        TablePlace().convert(place, None, None)

@@ -185,3 +185,19 @@ def test_the_command_prints_how_each_job_is_submitted(tmp_path: Path, monkeypatc
     )
     assert [line.split()[5].rpartition("/")[2] for line in lines[2:]] == ["load.py", "counts.py", "join.py", "audit.py"]
     assert f"Python {sys.version_info.major}.{sys.version_info.minor} (cpython-" in done.stderr
+
+
+def test_an_archive_is_never_beside_the_modules_of_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends it in between: the archive goes first and comes last."""
+    monkeypatch.setattr(packaging, "_files", lambda distributions: iter([(Path(__file__), "fastlog/some.py")]))
+    make_package(tmp_path)
+    seen: list[list[str]] = []
+    rename = Path.rename
+
+    def renamed(path: Path, target: Path) -> Path:
+        seen.append(sorted(item.name for item in tmp_path.iterdir() if not item.name.startswith(".")))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    make_package(tmp_path)
+    assert seen == [[], ["fastlog"]]

@@ -547,3 +547,21 @@ def test_what_tasks_tell_is_all_there_is(tmp_path: Path) -> None:
     assert list(seen[0]) == [ROWS]
     writer.commit([made_files, None, _Made([])])
     assert (tmp_path / "told").read_text() == '[["a", 1, {"x": null}, 2, "s"]]'
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(CommitFailedError("x"), TableConflictError), (DeltaError("x"), TableWriteError)]
+)
+def test_columns_that_another_writer_was_in_the_way_of(
+    tmp_path: Path, error: Exception, raised: type[Exception]
+) -> None:
+    """A conflict is told from a table that cannot be written; either way the table is read anew."""
+    lake = made(tmp_path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    lake._table = SimpleNamespace(alter=SimpleNamespace(add_columns=fail))  # type: ignore[assignment]
+    with pytest.raises(raised, match="could not be changed: x"):
+        lake._add_columns([pa.field("b", pa.int64())])
+    assert lake.number("a") is None
