@@ -550,13 +550,23 @@ def test_what_tasks_tell_is_all_there_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"), [(CommitFailedError("x"), TableConflictError), (DeltaError("x"), TableWriteError)]
+    ("local", "error", "raised"),
+    [
+        (True, CommitFailedError("x"), TableConflictError),
+        (True, DeltaError("x"), TableWriteError),
+        (False, CommitFailedError("x"), TableConflictError),
+        (False, DeltaError("x"), TableUnavailableError),
+    ],
 )
 def test_columns_that_another_writer_was_in_the_way_of(
-    tmp_path: Path, error: Exception, raised: type[Exception]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool, error: Exception, raised: type[Exception]
 ) -> None:
-    """A conflict is told from a table that cannot be written; either way the table is read anew."""
+    """A conflict is told from a table that cannot be written, or a store that does not answer; it is read anew."""
     lake = made(tmp_path)
+    if not local:
+        lake.location = TableLocation("s3://b/t")
+    reloads: list[Lake] = []
+    monkeypatch.setattr(Lake, "reload", reloads.append)
 
     def fail(*_: object, **__: object) -> None:
         raise error
@@ -564,4 +574,4 @@ def test_columns_that_another_writer_was_in_the_way_of(
     lake._table = SimpleNamespace(alter=SimpleNamespace(add_columns=fail))  # type: ignore[assignment]
     with pytest.raises(raised, match="could not be changed: x"):
         lake._add_columns([pa.field("b", pa.int64())])
-    assert lake.number("a") is None
+    assert reloads == [lake]
