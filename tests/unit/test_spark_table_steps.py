@@ -566,7 +566,7 @@ def test_columns_that_another_writer_was_in_the_way_of(
     if not local:
         lake.location = TableLocation("s3://b/t")
     reloads: list[Lake] = []
-    monkeypatch.setattr(Lake, "reload", reloads.append)
+    monkeypatch.setattr(Lake, "reload", lambda self: reloads.append(self))
 
     def fail(*_: object, **__: object) -> None:
         raise error
