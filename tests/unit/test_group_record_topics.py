@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from fastlog.client.addresses import Address
 from fastlog.consumer import group, record_lookup
 from fastlog.consumer.partitions import Lease
+from fastlog.consumer.record_lookup import RecordLookup
 from fastlog.consumer.status import GroupState
 from fastlog.consumer.stream import Stream
 from fastlog.errors import FastlogError, UnsupportedFeatureError
@@ -199,3 +202,16 @@ def test_a_stream_raises_what_it_is_refused_once(call: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match="no"):
         stream.poll() if call == "poll" else next(stream.batches())
     assert not stream.poll()
+
+
+def test_a_broker_is_asked_when_that_is_due_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a moment after which nobody calls again: the worker waits exactly until then."""
+    asked: list[list[str] | None] = []
+    monkeypatch.setattr(RecordLookup, "_ask", lambda self, names, addresses: asked.append(names))
+    lookup = RecordLookup(lambda: None)
+    lookup.follow({"t"}, [Address("127.0.0.1", 1)])
+    due = lookup.due
+    assert lookup.turn(math.nextafter(due, 0)) == {} and lookup.due == due
+    lookup.turn(due)
+    assert lookup.due == math.inf
+    wait_until("it was asked", lambda: asked == [["t"]])
