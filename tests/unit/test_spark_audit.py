@@ -21,6 +21,7 @@ from fastlog.spark.jobs.streams import TableSink
 from fastlog.spark.lake import Lake
 from tests.harness import made_up_frames
 from tests.harness.made_up_frames import Frame, Row, moment
+from tests.harness.timing import PATIENCE
 
 WINDOW_MS = 10_000
 
@@ -234,6 +235,7 @@ def test_all_that_there_is(monkeypatch: pytest.MonkeyPatch, arrived: int, code: 
     expected = {OK: 1, OPEN: 1}
     expected[state] = expected.get(state, 0) + 1
     assert (summary["job"], summary["windows"], summary["window_ms"]) == ("audit", expected, WINDOW_MS)
+    assert 0 <= summary["seconds"] < PATIENCE
     assert [given["subscribe"] for given in spark.given] == ["e", "t"]
 
 
