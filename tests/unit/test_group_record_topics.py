@@ -215,3 +215,5 @@ def test_a_broker_is_asked_when_that_is_due_and_not_before(monkeypatch: pytest.M
     lookup.turn(due)
     assert lookup.due == math.inf
     wait_until("it was asked", lambda: asked == [["t"]])
+    lookup.follow(["t"], {Address("127.0.0.1", 1)})
+    assert lookup.due == math.inf  # the same question, which is under way

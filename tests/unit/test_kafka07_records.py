@@ -108,7 +108,8 @@ def test_compressed_sets_are_opened_and_compressed_again(
 
 @pytest.mark.parametrize("size", [70_000, 300_000, 2_000_000])
 def test_large_sets_are_converted_by_a_thread(workers: Workers, old: raw.RawClient, topic: str, size: int) -> None:
-    """As a whole and in order, whatever bound batches have; what is larger than a run stands where it was made."""
+    """As a whole and in order, with the time of now; what is larger than a run stands where it was made."""
+    before = round(time.time() * 1000) - 20
     sent = [b"%08d" % at * 40 for at in range(size // 330)]
     old.produce(topic, 0, raw.message_set(sent))
     told = old.produce_ack(topic, 0, raw.entry(b"end"), raw.FLUSHED)
@@ -116,6 +117,8 @@ def test_large_sets_are_converted_by_a_thread(workers: Workers, old: raw.RawClie
     assert values(workers, topic) == [*sent, b"end"]
     sizes = [header.size_bytes for header, _ in stored(workers, topic)]
     assert max(sizes) <= BATCH_BYTES and len(sizes) == 1 + -(-size // BATCH_BYTES)
+    times = [record.timestamp for _, records in stored(workers, topic) for record in records]
+    assert before <= min(times) <= max(times) <= round(time.time() * 1000)
 
 
 def test_a_message_that_no_batch_may_hold_is_dropped(workers: Workers, old: raw.RawClient) -> None:

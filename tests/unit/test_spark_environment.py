@@ -183,3 +183,29 @@ def test_a_thread_without_a_session_is_given_one(monkeypatch: pytest.MonkeyPatch
 def test_a_place_that_no_table_can_have_is_a_mistake_in_the_command(place: str) -> None:
     with pytest.raises(click.BadParameter, match=place):
         TablePlace().convert(place, None, None)
+
+
+@pytest.mark.parametrize(
+    ("master", "own", "variables", "expected"),
+    [
+        (None, {}, {}, "local[*,4]"),
+        (None, {"spark.master": "spark://h:1"}, {}, "spark://h:1"),
+        ("local[2]", {}, {}, "local[2]"),
+        (None, {}, {"PYSPARK_SUBMIT_ARGS": "--conf spark.master=yarn pyspark-shell"}, None),
+        (None, {}, {"PYSPARK_GATEWAY_PORT": "1"}, None),
+    ],
+)
+def test_where_tasks_run(
+    monkeypatch: pytest.MonkeyPatch,
+    master: str | None,
+    own: dict[str, str],
+    variables: dict[str, str],
+    expected: str | None,
+) -> None:
+    """Here, in all processors and with tries, unless a user or ``spark-submit`` says otherwise."""
+    monkeypatch.setattr(environment, "use_spark_java", lambda: 17)
+    for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert environment._prepared(master, own).get("spark.master") == expected
