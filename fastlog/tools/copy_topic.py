@@ -76,7 +76,7 @@ class CopyTarget:
                 note(f"{len(sources)} partitions go to {len(choices)}: each to one of them")
         self._producer = Producer(
             broker_list=",".join(f"{site.broker}:{site.address}" for site in announced),
-            acks="appended" if self.is_acknowledged else "none",
+            acks="flushed" if self.is_acknowledged else "none",
             compression=compression,
             max_message_bytes=max_message_bytes or plain_limit,  # where a broker tells its own, that holds as well
             connect_timeout_ms=max(1, round(timeout * 1000)),

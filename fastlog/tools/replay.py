@@ -137,8 +137,9 @@ def replay_command(
     target has all of them, and else in that of the same place.
     Payloads are the same to the byte, envelopes too, and records keep key, headers and time. A topic of records goes to
     another one, which is made as it is where there is none of that name; one of Kafka 0.7 to either kind. With a speed
-    or a rate the partitions keep the times between them. Each message is acknowledged; exit code 1 when one was not. A
-    plain 0.7 broker acknowledges nothing: what it was sent is counted as that.
+    or a rate the partitions keep the times between them. Each message is acknowledged once it is on the disk, and
+    consumers see it; exit code 1 when one was not. A plain 0.7 broker acknowledges nothing: what it was sent is counted
+    as that.
     """
     from fastlog.tools.copy_topic import CopyTarget, Replay, record_sites
     from fastlog.tools.progress import ConsoleProgress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -192,12 +191,3 @@ def wait_until(holds: Callable[[], bool], seconds: float = PATIENCE, what: str =
             raise AssertionError(f"not in {seconds} s: {what}")
         time.sleep(0.002)
     return time.monotonic() - started
-
-
-def open_descriptors() -> dict[int, str]:
-    """What each descriptor of this process names."""
-    found = {}
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the listing's own
-            found[int(link.name)] = str(link.readlink())
-    return found

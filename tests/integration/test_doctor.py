@@ -11,7 +11,7 @@ import threading
 import time
 from collections import namedtuple
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,8 +27,9 @@ from fastlog.tools.doctor_machine import satisfies
 from fastlog.tools.findings import Subject
 from tests.harness.checkout import ROOT
 from tests.harness.command_line import Commands, Ran
+from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker
-from tests.harness.timing import patch_time
+from tests.harness.timing import PATIENCE, patch_time
 from tests.harness.zookeeper_wire import WireZooKeeper
 
 EXPECTED_HERE = {
@@ -71,7 +72,7 @@ def doctor(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Doctor:
 
 @contextmanager
 def listening(host: str = "127.0.0.1", *, accepts: bool = True) -> Iterator[int]:
-    """A port that somebody has: ``accepts`` and closes each connection, or is bound and does not listen."""
+    """A port that somebody has: ``accepts`` each connection and ends it in order, or is bound and does not listen."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(accepts))
         server.bind((host, 0))
@@ -83,9 +84,14 @@ def listening(host: str = "127.0.0.1", *, accepts: bool = True) -> Iterator[int]
         def serve() -> None:
             while not done.is_set():
                 try:
-                    server.accept()[0].close()
+                    connection, _ = server.accept()
                 except TimeoutError:
                     continue
+                with connection, suppress(OSError):
+                    connection.settimeout(PATIENCE)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(4096):  # what is closed with bytes unread is reset
+                        pass
 
         thread = threading.Thread(target=serve) if accepts else None
         if thread is not None:
@@ -389,7 +395,7 @@ def test_a_try_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, u
         return opened(path, flags, *more, **options)  # type: ignore[call-overload, no-any-return]
 
     monkeypatch.setattr(doctor_machine.os, "open", open_file)
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = count_descriptors()
     positions: list[int] = []
 
     def write(fd: int, data: bytes, position: int) -> int:
@@ -401,7 +407,7 @@ def test_a_try_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, u
     assert positions == [0, 4096, 8192, 12288, 16384]
     with pytest.raises(OSError, match="No space left"):
         doctor_machine.sync_seconds(tmp_path)
-    assert list(tmp_path.iterdir()) == [] and len(list(Path("/proc/self/fd").iterdir())) == before
+    assert list(tmp_path.iterdir()) == [] and count_descriptors() == before
 
 
 def test_a_directory_that_cannot_be_opened_is_not_tried_another_way(

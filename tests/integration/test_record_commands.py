@@ -702,6 +702,8 @@ def test_records_are_replayed_as_they_are(broker: RunningBroker, records: Record
         assert "replayed 33 messages" in err and "33 acknowledged, 0 not" in err
         own = {name: one.value for name, one in records.settings("again").items() if one.is_own}
         assert own == {"retention.ms": "-1", "segment.bytes": "54321"}
+        offsets, _ = run(broker, "topics", "offsets", "again", "--no-headers")
+        assert offsets == f"again\t0\t{30 * count}\nagain\t1\t{3 * count}\n", "all of it is visible once it is replayed"
         found = stored(broker, "again")
         assert len(found) == 33 * count
     assert sorted((row for row in found if row[1] < (30, 3)[row[0]]), key=str) == expected

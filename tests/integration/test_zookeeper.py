@@ -16,6 +16,7 @@ from fastlog.java import find_java
 from fastlog.testing import RunningZooKeeper
 from fastlog.zkserver import jars
 from tests.harness.broker import wait_until
+from tests.harness.descriptors import count_descriptors
 from tests.harness.session_cases import CASES, Case
 from tests.harness.timing import PATIENCE, sooner_than
 
@@ -117,10 +118,9 @@ def test_an_ensemble_loses_one() -> None:
 
 
 def test_no_thread_or_descriptor_is_left(zookeeper: RunningZooKeeper) -> None:
-    from pathlib import Path
 
     def counted() -> tuple[int, int]:
-        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+        return threading.active_count(), count_descriptors()
 
     ZooKeeperSession(zookeeper.connect).close()
     before = counted()

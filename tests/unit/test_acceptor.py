@@ -21,7 +21,7 @@ from fastlog.log._arena import Arena
 from fastlog.log._shared_memory import ACCEPTOR, FIRST_PROCESSOR
 from fastlog.workers.child import Listener, Shared
 from fastlog.workers.net.handover import HandOver
-from tests.harness.shared_log import open_descriptors
+from tests.harness.descriptors import open_descriptors
 from tests.harness.virtual_time import VirtualTime
 
 TICK = 0.25

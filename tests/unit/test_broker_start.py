@@ -29,8 +29,9 @@ from fastlog.log.files import FileOps
 from fastlog.supervisor import Stop
 from fastlog.workers.child import Listener, Shared
 from tests.harness import command_process
+from tests.harness.descriptors import open_descriptors
 from tests.harness.faulty_files import FaultyFileOps
-from tests.harness.shared_log import SharedLog, in_child, message, open_descriptors, start, stop, wait_until
+from tests.harness.shared_log import SharedLog, in_child, message, start, stop, wait_until
 
 MARKER = ".kafka_cleanshutdown"
 

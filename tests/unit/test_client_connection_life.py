@@ -12,7 +12,6 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.wire.fields import frame
 from tests.harness.broker import wait_until
+from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.proxy import BreakingProxy
 from tests.harness.timing import PATIENCE, sooner_than
@@ -47,10 +47,6 @@ def connected(timeout: float = PATIENCE) -> Iterator[tuple[Connection, socket.so
 def reset(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.mark.parametrize("cut", range(len(ANSWER)))
@@ -271,11 +267,11 @@ def test_addresses_are_tried_in_their_order_and_each_reason_is_named() -> None:
         unused.bind(("127.0.0.1", 0))
         dead = f"127.0.0.1:{unused.getsockname()[1]}"
         for listed, port in ((f"{dead},{one.address}", one.port), (f"{two.address},{one.address}", two.port)):
-            before = descriptors()
+            before = count_descriptors()
             with Broker(listed, PATIENCE).connect() as connection:
                 assert connection.peer == f"127.0.0.1:{port}"
                 assert connection.same_host
-            wait_until("none is left", lambda n=before: descriptors() <= n + 1)  # type: ignore[misc]
+            wait_until("none is left", lambda n=before: count_descriptors() <= n + 1)  # type: ignore[misc]
         broker = Broker(f"{dead},no-such-host.invalid:1", PATIENCE)
         broker.hint = "a hint"
         with pytest.raises(ConnectionRefused) as caught:
@@ -428,14 +424,14 @@ def test_after_an_answer_that_is_none_the_same_broker_is_asked_again(
     act: Callable[[rq.MetadataRequest], bytes], error: type[FastlogError]
 ) -> None:
     with FakeBroker(hook=Asked(act)) as fake:
-        before = descriptors()
+        before = count_descriptors()
         broker = Broker(fake.address, 0.3)
         with pytest.raises(error):
             broker.metadata_or_none()
         broker.timeout = PATIENCE
         answer = broker.metadata_or_none()
         assert answer is not None
-        wait_until("no descriptor is left", lambda: descriptors() <= before)
+        wait_until("no descriptor is left", lambda: count_descriptors() <= before)
 
 
 def test_an_answer_about_as_many_partitions_as_one_describes_is_taken() -> None:

@@ -33,8 +33,9 @@ from fastlog.workers._flusher import make_flusher_loop
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
 from tests.harness import logs
+from tests.harness.descriptors import open_descriptors
 from tests.harness.faulty_files import FaultyFileOps
-from tests.harness.shared_log import DONE, FULL, in_child, message, open_descriptors, start, wait, wait_until
+from tests.harness.shared_log import DONE, FULL, in_child, message, start, wait, wait_until
 from tests.harness.timing import PATIENCE
 
 ENTRY = message(14)

@@ -20,9 +20,10 @@ from fastlog.log._segments import locate_offset
 from fastlog.log._shared_memory import FLUSHER
 from fastlog.log.recovery import recover_partition
 from tests.harness.calls import recorded_calls
+from tests.harness.descriptors import open_descriptors
 from tests.harness.logs import QuickFiles
 from tests.harness.manual_clock import ManualClock
-from tests.harness.shared_log import BUSY, DONE, FAILED, OFFLINE, SharedLog, in_child, message, open_descriptors
+from tests.harness.shared_log import BUSY, DONE, FAILED, OFFLINE, SharedLog, in_child, message
 
 ENTRY = message(12)
 CALLS = ["open", "pwrite", "ftruncate", "fdatasync", "fsync", "rename", "mark", "fallocate", "sync_file_range"]

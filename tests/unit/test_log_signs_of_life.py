@@ -13,7 +13,8 @@ import pytest
 from fastlog.log import _files
 from fastlog.log._append import roll_now
 from fastlog.log._shared_memory import FIRST_PROCESSOR
-from tests.harness.shared_log import DONE, SharedLog, in_child, message, open_descriptors
+from tests.harness.descriptors import open_descriptors
+from tests.harness.shared_log import DONE, SharedLog, in_child, message
 from tests.harness.single_steps import seen_between_instructions, single_steps
 from tests.harness.stopped import stopped_at
 from tests.harness.timing import undisturbed

@@ -27,6 +27,7 @@ from fastlog.message import deep
 from fastlog.producer import Producer, SyncProducer
 from fastlog.producer.hooks import CallbackHandler
 from tests.harness.broker import wait_until
+from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE, sooner_than
 
@@ -155,10 +156,6 @@ CALLS: dict[str, tuple[dict[str, Any], Call, bool]] = {
 }
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def threads_of_producers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("fastlog-producer")]
 
@@ -167,7 +164,7 @@ def threads_of_producers() -> list[str]:
 def test_the_producer_goes_on_after_an_interrupt_at_any_moment(name: str) -> None:
     fields, call, is_known = CALLS[name]
     with FakeBroker(partitions=2) as broker:
-        before = descriptors()
+        before = count_descriptors()
         for number in range(1, MOST_MOMENTS):
             topic = f"t{number}"
             producer = Producer(broker.address, **fields)
@@ -192,7 +189,7 @@ def test_the_producer_goes_on_after_an_interrupt_at_any_moment(name: str) -> Non
                 assert found.count(b"interrupted") == (1 if "interrupted" in str(call.__code__.co_consts) else 0)
                 break
         gc.collect()
-        wait_until("no descriptor is left", lambda: descriptors() <= before + 1)
+        wait_until("no descriptor is left", lambda: count_descriptors() <= before + 1)
         assert number > 3
 
 
@@ -200,7 +197,7 @@ def test_the_producer_goes_on_after_an_interrupt_at_any_moment(name: str) -> Non
 def test_a_close_that_is_interrupted_at_any_moment_can_be_repeated(fields: dict[str, Any]) -> None:
     """Everything that was sent before is delivered by one of the two, and nothing twice."""
     with FakeBroker(partitions=2) as broker:
-        before = descriptors()
+        before = count_descriptors()
         for number in range(1, MOST_MOMENTS):
             topic = f"t{number}"
             producer = Producer(broker.address, **{**fields, "queue_time_ms": 5000})
@@ -217,7 +214,7 @@ def test_a_close_that_is_interrupted_at_any_moment_can_be_repeated(fields: dict[
             if over:
                 break
         gc.collect()
-        wait_until("no descriptor is left", lambda: descriptors() <= before + 1)
+        wait_until("no descriptor is left", lambda: count_descriptors() <= before + 1)
         assert number > 3
 
 
@@ -226,7 +223,7 @@ def test_the_plain_producer_goes_on_after_an_interrupt_at_any_moment(reconnects:
     """What follows half a request goes out on another connection."""
     fields = {"reconnect_interval_sends": 1} if reconnects else {}
     with FakeBroker() as broker:
-        before = descriptors()
+        before = count_descriptors()
         for is_connected in (False, True):
             for number in range(1, MOST_MOMENTS):
                 topic = f"t{number}{is_connected}"
@@ -244,12 +241,12 @@ def test_the_plain_producer_goes_on_after_an_interrupt_at_any_moment(reconnects:
                     break
             assert number > 3
         gc.collect()
-        wait_until("no descriptor is left", lambda: descriptors() <= before + 1)
+        wait_until("no descriptor is left", lambda: count_descriptors() <= before + 1)
 
 
 def test_a_close_of_the_plain_producer_that_is_interrupted_can_be_repeated() -> None:
     with FakeBroker() as broker:
-        before = descriptors()
+        before = count_descriptors()
         for number in range(1, MOST_MOMENTS):
             topic = f"t{number}"
             producer = SyncProducer("127.0.0.1", broker.port)
@@ -263,7 +260,7 @@ def test_a_close_of_the_plain_producer_that_is_interrupted_can_be_repeated() -> 
                 break
         assert number > 3
         gc.collect()
-        wait_until("no descriptor is left", lambda: descriptors() <= before + 1)
+        wait_until("no descriptor is left", lambda: count_descriptors() <= before + 1)
 
 
 def test_a_start_that_is_interrupted_while_its_thread_is_coming(

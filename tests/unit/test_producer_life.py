@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,12 +22,8 @@ from fastlog.errors import (
 )
 from fastlog.producer import Producer
 from tests.harness.broker import wait_until
+from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker, stalled, stored
-
-
-def open_descriptors() -> int:
-    """How many this process has."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_closed_producer() -> None:
@@ -73,14 +68,14 @@ def test_a_forgotten_producer_delivers() -> None:
     """A producer that is garbage sends what it has first, and leaves no thread and no descriptor."""
     with FakeBroker() as broker:
         gc.collect()
-        threads, descriptors = threading.active_count(), open_descriptors()
+        threads, descriptors = threading.active_count(), count_descriptors()
         producer = Producer(broker.address, producer_type="async")
         producer.send("t", [b"x"] * 10)
         del producer
         gc.collect()
         assert stored(broker) == [b"x"] * 10
         wait_until("threads gone", lambda: threading.active_count() <= threads + 3)  # the broker's own
-        wait_until("descriptors gone", lambda: open_descriptors() <= descriptors + 3)
+        wait_until("descriptors gone", lambda: count_descriptors() <= descriptors + 3)
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("fastlog-producer")]
 
 

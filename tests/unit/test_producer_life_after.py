@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from fastlog.producer import Delivery, Producer, StringEncoder
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.broker import wait_until
+from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
 
@@ -251,7 +251,7 @@ def payloads_of(broker: FakeBroker) -> list[bytes]:
 def traces() -> tuple[int, int]:
     """Threads of producers, and descriptors of this process."""
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("fastlog-producer")]
-    return len(threads), len(list(Path("/proc/self/fd").iterdir()))
+    return len(threads), count_descriptors()
 
 
 @contextmanager

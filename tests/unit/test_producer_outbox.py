@@ -18,7 +18,7 @@ from fastlog.producer._buffer import Buffer, Quota
 from fastlog.producer._outbox import READABLE, WOKEN, WRITABLE, Outbox
 from fastlog.producer.brokers import frame_header
 from tests.harness.broker import wait_until
-from tests.harness.shared_log import open_descriptors
+from tests.harness.descriptors import open_descriptors
 from tests.harness.timing import PATIENCE
 
 HOUR_NS = 3_600_000_000_000

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fastlog.errors import OffsetOutOfRangeError
 from fastlog.log._append import roll_now
 from fastlog.log._segments import locate_offset
-from tests.harness.shared_log import DONE, SharedLog, message, open_descriptors, start, stop
+from tests.harness.descriptors import open_descriptors
+from tests.harness.shared_log import DONE, SharedLog, message, start, stop
 from tests.harness.timing import PATIENCE
 
 ENTRY = message(12)

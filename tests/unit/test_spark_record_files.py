@@ -15,6 +15,7 @@ from fastlog.record_batches import Record, build
 from fastlog.segment_files import segment_name
 from fastlog.spark import record_files
 from fastlog.spark.record_files import NotHereError, RecordFiles
+from tests.harness.descriptors import count_descriptors
 
 ID = bytes(range(16))
 PER_BATCH = 10
@@ -45,10 +46,6 @@ def files_of(log: Path, topic_id: bytes = ID) -> RecordFiles:
 def offsets_in(data: memoryview) -> list[int]:
     """The first of each batch."""
     return [header.base_offset for header, _ in record_batches.batches(bytes(data))]
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # -- read --------------------------------------------------------------------------------------------------------------
@@ -107,13 +104,13 @@ def test_an_index_is_a_help_alone(log: Path, kind: str, monkeypatch: pytest.Monk
         return head(self)
 
     monkeypatch.setattr(RecordFiles, "_head", noted)
-    before = descriptors()
+    before = count_descriptors()
     files.seek(25)
     assert offsets_in(files.read(20))[0] == 20
     assert heads[-1] == 2 * size
     if kind == "right":
         assert heads == [size, 2 * size], "it leads to the batch before"
-    assert descriptors() == before + 1
+    assert count_descriptors() == before + 1
     files.seek(5)
     assert offsets_in(files.read(0))[0] == 0
 
@@ -123,7 +120,7 @@ def test_an_index_is_a_help_alone(log: Path, kind: str, monkeypatch: pytest.Monk
 
 def test_files_of_another_topic_are_not_here(log: Path, tmp_path: Path) -> None:
     """Nor those of one that is not there, or that cannot be read; nothing stays open."""
-    before = descriptors()
+    before = count_descriptors()
     with pytest.raises(NotHereError, match="is not the directory of the topic with the id"):
         files_of(log, bytes(16))
     with pytest.raises(NotHereError, match="is no absolute path"):
@@ -143,7 +140,7 @@ def test_files_of_another_topic_are_not_here(log: Path, tmp_path: Path) -> None:
     metadata.write_text("x" * 4096 + text)
     with pytest.raises(NotHereError, match="is not the directory"):
         files_of(log)
-    assert descriptors() == before
+    assert count_descriptors() == before
 
 
 def test_what_begins_behind_an_offset_is_not_here(log: Path) -> None:
@@ -161,7 +158,7 @@ def test_a_segment_that_is_no_file_is_not_here(log: Path) -> None:
     path = log / segment_name(30, ".log")
     path.unlink()
     path.mkdir()
-    before = descriptors()
+    before = count_descriptors()
     files = files_of(log)
     with pytest.raises(NotHereError, match="no regular file"):
         files.seek(30)
@@ -170,12 +167,12 @@ def test_a_segment_that_is_no_file_is_not_here(log: Path) -> None:
     path.symlink_to(log / segment_name(0, ".log"))
     with pytest.raises(NotHereError, match=segment_name(30, ".log")):
         files_of(log).seek(30)
-    assert descriptors() == before
+    assert count_descriptors() == before
 
 
 def test_what_is_open_stays_readable(log: Path) -> None:
     """Retention may unlink it; once it is closed nothing is open."""
-    before = descriptors()
+    before = count_descriptors()
     files = files_of(log)
     files.seek(0)
     (log / segment_name(0, ".log")).unlink()
@@ -183,7 +180,7 @@ def test_what_is_open_stays_readable(log: Path) -> None:
     assert offsets_in(files.read(30)) == [30, 40]
     files.close()
     files.close()
-    assert descriptors() == before
+    assert count_descriptors() == before
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -249,3 +246,6 @@ def test_a_disk_that_fails(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert files._indexed(25) == 0
     with pytest.raises(LogError, match="cannot read a segment: Input/output error"):
         files.read(0)
+
+
+# IMPORT

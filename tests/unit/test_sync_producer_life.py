@@ -6,7 +6,6 @@ import os
 import socket
 import struct
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,12 +26,9 @@ from fastlog.producer import SyncProducer
 from fastlog.producer import sync as sync_module
 from fastlog.wire import requests as rq
 from tests.harness.broker import wait_until
+from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker, stored
 from tests.harness.timing import PATIENCE, sooner_than
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def produce(broker: FakeBroker, *expected: bytes) -> None:
@@ -103,7 +99,7 @@ def test_a_connection_that_broke_is_told_by_the_next_send_and_replaced_by_the_on
         return None
 
     with Breaking(hook=hook) as broker:
-        before = descriptors()
+        before = count_descriptors()
         producer = SyncProducer("127.0.0.1", broker.port)
         for number in range(3):
             producer.send("t", b"last")
@@ -115,7 +111,7 @@ def test_a_connection_that_broke_is_told_by_the_next_send_and_replaced_by_the_on
             producer.send("t", b"%d" % number)
             produce(broker, *[b"%d" % each for each in range(number + 1)])
         producer.close()
-        wait_until("no descriptor is left", lambda: descriptors() <= before)
+        wait_until("no descriptor is left", lambda: count_descriptors() <= before)
 
 
 def test_a_broker_that_says_something_is_no_broker_of_07() -> None:

@@ -22,6 +22,7 @@ from fastlog.tools.placing import placed
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_USAGE, CommandError
 from fastlog.tools.topic_places import Site
 from fastlog.zkpaths import PartitionId
+from tests.harness.descriptors import count_descriptors
 
 # -- in place ----------------------------------------------------------------------------------------------------------
 
@@ -45,14 +46,14 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_is_behind_tha
 
     monkeypatch.setattr(os, "fsync", noted_sync)
     monkeypatch.setattr(Path, "replace", noted_replace)
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    descriptors = count_descriptors()
     with placed(tmp_path / "out") as file:
         file.write(b"all of it")
         assert not (tmp_path / "out").exists()
     part = calls[0][1]
     assert calls == [("sync", part), ("move", part), ("sync", "directory")]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert count_descriptors() == descriptors
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])
@@ -428,3 +429,6 @@ def test_partitions_that_fit_nowhere() -> None:
     with pytest.raises(CommandError, match="there are 0"):
         assigned([P00], [])
     assert assigned([], []) == {}
+
+
+# IMPORT
