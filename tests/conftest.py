@@ -17,7 +17,7 @@ from fastlog.errors import MissingDependencyError
 from fastlog.java import find_java, use_spark_java
 from fastlog.spark.environment import check_packages
 from fastlog.zkserver.jars import find_class_path
-from tests.harness.broker import Broker, open_brokers
+from tests.harness.broker import KEPT, Broker, open_brokers
 from tests.harness.data import access_log_lines
 from tests.harness.raw_client import RawClient
 
@@ -158,14 +158,14 @@ def data_lines() -> tuple[bytes, ...]:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with two processors and four partitions a topic, shared by the tests of one module."""
-    with Broker(tmp_path_factory.mktemp("broker"), settings={"num.partitions": 4}) as running:
+    with Broker(tmp_path_factory.mktemp("broker"), settings={"num.partitions": 4} | KEPT) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker whose one processor serves every connection, so that what blocks it is seen by all."""
-    with Broker(tmp_path_factory.mktemp("single"), processors=1, settings={"num.partitions": 4}) as running:
+    with Broker(tmp_path_factory.mktemp("single"), processors=1, settings={"num.partitions": 4} | KEPT) as running:
         yield running
 
 

@@ -22,7 +22,7 @@ cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object mapping, object key) except? NULL  # borrowed
     bint PyUnicode_Check(object value)
     bint PyLong_CheckExact(object value)
-    bint PyTuple_CheckExact(object value)
+    bint PyTuple_Check(object value)
     bint PyCallable_Check(object value)
     bint PyList_CheckExact(object value)
 
@@ -100,7 +100,7 @@ cdef class Route:
         """The buffer of a partition that was named before, as a number or as (broker id, number); else None."""
         cdef PyObject* found
         if not PyLong_CheckExact(partition):
-            if not PyTuple_CheckExact(partition):
+            if not PyTuple_Check(partition):
                 return None
             for part in <tuple>partition:  # True is equal to 1, and no number of a partition
                 if not PyLong_CheckExact(part):

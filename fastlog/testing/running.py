@@ -67,7 +67,7 @@ class RunningBroker:
         *,
         host: str = "127.0.0.1",
         directory: str | os.PathLike[str] | None = None,
-        properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, object] | None = None,
         settings: Mapping[str, Any] | None = None,
         start_timeout: float = 20.0,
         disk_delay: float = 0.0,
@@ -81,7 +81,7 @@ class RunningBroker:
         self.disk_delay = disk_delay
         """Seconds that each sync of a file takes longer, from the next ``start`` on."""
         self._given_directory = None if directory is None else Path(directory)
-        self._properties = dict(properties or {})
+        self._properties = {name: _property(value) for name, value in (properties or {}).items()}
         self._settings = dict(settings or {})
         self._start_timeout = start_timeout
         self._directory: Path | None = None
@@ -435,12 +435,17 @@ class RunningBroker:
             return log.read()
 
 
+def _property(value: object) -> str:
+    """As it stands in a file of properties."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 @contextmanager
 def broker(
     *,
     host: str = "127.0.0.1",
     directory: str | os.PathLike[str] | None = None,
-    properties: Mapping[str, str] | None = None,
+    properties: Mapping[str, object] | None = None,
     start_timeout: float = 20.0,
     disk_delay: float = 0.0,
     proxied: bool = False,

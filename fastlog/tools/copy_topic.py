@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple, cast
 
 from fastlog._batch import ConsumedMessage
 from fastlog.consumer.fetched import MessageSet, RecordSet
@@ -111,12 +113,12 @@ class CopyTarget:
             if messages and isinstance(messages[0], bytes):
                 self._producer.send(self._topic, messages, partition=partition)
                 return
-            for message in messages:
-                assert isinstance(message, ConsumedMessage)
+            for (timestamp, headers), found in groupby(cast(Sequence[ConsumedMessage], messages), _TIME_AND_HEADERS):
+                alike = list(found)
+                values, keys = [message.payload for message in alike], [message.key for message in alike]
                 self._producer.send(
-                    self._topic, message.payload, key=message.key, partition=partition, headers=message.headers,
-                    timestamp=message.timestamp,
-                )  # fmt: skip
+                    self._topic, values, keys=keys, partition=partition, headers=headers, timestamp=timestamp
+                )
         except MessageTooLargeError as error:
             raise CommandError(
                 f"a message of partition {self._sources[source]} does not fit into {self._topic!r}",
@@ -138,6 +140,10 @@ class CopyTarget:
         else:
             self.failed += delivery.messages
             self.error = self.error or delivery.error
+
+
+_TIME_AND_HEADERS = attrgetter("timestamp", "headers")
+"""What the records of one call have in common: those that were made together mostly have it."""
 
 
 def _size(item: Item) -> int:

@@ -37,6 +37,10 @@ open_brokers: list[Broker] = []
 """Every broker that was started and not yet closed; a failed test prints their logs."""
 
 
+KEPT = {"log.retention.hours": 1_000_000}
+"""For a broker whose records say that they are older than a week: its first clean-up comes after a minute."""
+
+
 class BrokerDidNotStart(Exception):
     """The command ended, or was not ready in time; the message holds its log."""
 

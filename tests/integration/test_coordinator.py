@@ -16,7 +16,7 @@ from fastlog.workers.kafka import kinds
 from fastlog.workers.kafka.codes import Code
 from tests.harness import raw_client as raw
 from tests.harness import stored_batches, today
-from tests.harness.broker import Broker, wait_until
+from tests.harness.broker import KEPT, Broker, wait_until
 from tests.harness.coordinated import decoded, encoded
 from tests.harness.timing import PATIENCE
 
@@ -285,7 +285,7 @@ def test_settings_of_a_topic_in_use_hold_from_the_next_batch_on(broker: Broker) 
 def test_records_that_are_gone_stay_gone_though_every_keeper_dies(tmp_path: Path, point: str) -> None:
     """Each at that point, and then the whole broker; nothing begins before what was answered."""
     faults = {"FASTLOG_FAULTS": f"keeper:{point}@1=kill"}
-    settings = {"log.file.size": 150, "log.retention.hours": 1_000_000}
+    settings = {"log.file.size": 150, **KEPT}
     with Broker(tmp_path, settings=settings, environment=faults) as broker:
         pid = broker.pids()["keeper"]
         with Today(broker) as client:

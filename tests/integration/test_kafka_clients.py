@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from tests.harness.broker import Broker
+from tests.harness.broker import KEPT, Broker
 from tests.harness.raw_client import entry
 from tests.harness.timing import PATIENCE
 
@@ -175,7 +175,7 @@ READERS = [
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("today"), processors=2, settings={"num.partitions": 1}) as running:
+    with Broker(tmp_path_factory.mktemp("today"), processors=2, settings={"num.partitions": 1} | KEPT) as running:
         yield running
 
 

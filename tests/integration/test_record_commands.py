@@ -25,7 +25,7 @@ from fastlog.errors import InvalidFetchSizeError, ProtocolError, TransportError
 from fastlog.record_batches import BatchHeader, Record, batches, build
 from fastlog.testing import RunningBroker
 from fastlog.tools import options
-from tests.harness.broker import wait_until
+from tests.harness.broker import KEPT, wait_until
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
 
@@ -34,8 +34,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RunningBroker]:
-    # The records are of 2023, and a slow machine may be at this file for longer than the ten minutes of the default.
-    with testing.broker(processors=1, cleanup_interval_minutes=10_000) as running:
+    with testing.broker(processors=1, properties=KEPT) as running:
         yield running
 
 

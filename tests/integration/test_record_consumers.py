@@ -26,10 +26,10 @@ from fastlog.errors import (
 from fastlog.record_batches import Record, build
 from fastlog.testing import RunningBroker
 from fastlog.zkpaths import PartitionId
-from tests.harness.broker import wait_until
+from tests.harness.broker import KEPT, wait_until
 from tests.harness.timing import PATIENCE
 
-PROPERTIES = {"group.min.session.timeout.ms": "300"}
+PROPERTIES = {"group.min.session.timeout.ms": "300"} | KEPT
 FAST: dict[str, Any] = {"heartbeat_interval_ms": 50, "metadata_max_age_ms": 100, "fetcher_backoff_ms": 100}
 Rows = list[tuple[Any, ...]]
 

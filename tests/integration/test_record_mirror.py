@@ -14,16 +14,16 @@ from fastlog.mirror import MirrorConfig, MirrorSettings, SourceConfig, TargetCon
 from fastlog.mirror.records import RecordMirror
 from fastlog.record_batches import Record
 from fastlog.testing import RunningBroker
-from tests.harness.broker import wait_until
+from tests.harness.broker import KEPT, wait_until
 from tests.harness.timing import PATIENCE
 
-SESSION = {"group.min.session.timeout.ms": "500"}
+SESSION = {"group.min.session.timeout.ms": "500"} | KEPT
 CODECS = (0, 1, 2, 3, 4)
 
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[RunningBroker]:
-    with testing.broker(processors=1) as running:
+    with testing.broker(processors=1, properties=KEPT) as running:
         yield running
 
 

@@ -25,6 +25,7 @@ from fastlog.scanning import Scan, record_files
 from fastlog.scanning.record_files import RecordFolders
 from fastlog.segment_files import list_segments, read_fully, segment_name
 from tests.harness import raw_batches
+from tests.harness.broker import KEPT
 
 COUNT = 2_000
 FIRST = 1_700_000_000_000
@@ -35,7 +36,7 @@ FIRST = 1_700_000_000_000
 def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A broker with a topic of record batches in two partitions, several segments and codecs; address and directory."""
     directory = tmp_path_factory.mktemp("broker")
-    with testing.broker(directory=directory, processors=1) as running:
+    with testing.broker(directory=directory, processors=1, properties=KEPT) as running:
         address = Address(running.host, running.port)
         with RecordBroker([address], timeout=30) as records:
             records.create("logs", 2, {"segment.bytes": "16384"})

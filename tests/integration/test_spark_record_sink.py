@@ -19,7 +19,7 @@ from fastlog.producer.partitioners import murmur2
 from fastlog.record_batches import Record
 from fastlog.spark.packing import WriteReport, write_batches
 from fastlog.spark.sink_options import check_columns, parse_sink_options
-from tests.harness.broker import Broker
+from tests.harness.broker import KEPT, Broker
 from tests.harness.raw_client import FLUSHED
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -40,7 +40,7 @@ SQL = {
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("broker"), settings={"num.partitions": 2}) as made:
+    with Broker(tmp_path_factory.mktemp("broker"), settings={"num.partitions": 2} | KEPT) as made:
         yield made
 
 

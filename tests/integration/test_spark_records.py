@@ -30,7 +30,7 @@ from fastlog.spark.record_files import NotHereError, RecordFiles
 from fastlog.spark.source import FastlogDataSource
 from fastlog.spark.task_rows import read_rows
 from tests.harness import today
-from tests.harness.broker import Broker
+from tests.harness.broker import KEPT, Broker
 from tests.harness.raw_client import FLUSHED
 
 CODECS = range(5)
@@ -44,7 +44,7 @@ DELETE_RECORDS = 21
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("broker")) as made:
+    with Broker(tmp_path_factory.mktemp("broker"), settings=KEPT) as made:
         yield made
 
 

@@ -232,6 +232,7 @@ def test_a_group_waits_for_no_further_members() -> None:
     assert delay() == "0"
     assert delay(group_initial_rebalance_delay_ms=5) == "5"
     assert delay(properties={"group.initial.rebalance.delay.ms": "7"}) == "7"
+    assert delay(properties={"group.initial.rebalance.delay.ms": 8}) == "8"
 
 
 def test_a_proxy_in_front_of_all_clients() -> None:

@@ -15,6 +15,7 @@ from fastlog.producer import producer as producer_module
 from fastlog.producer.zookeeper_router import ZooKeeperRoute, ZooKeeperRouter
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from fastlog.zkpaths import PartitionId
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
 from tests.harness.fake_session import FakeZooKeeper
@@ -35,7 +36,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
     yield calls
 
 
-@pytest.mark.parametrize("choice", [1, (0, 1), (0, -1), None])
+@pytest.mark.parametrize("choice", [1, (0, 1), PartitionId(0, 1), (0, -1), None])
 @pytest.mark.parametrize("called", [False, True])
 def test_partitions_by_hand_and_callbacks_are_compiled(slow: list[Any], choice: Any, called: bool) -> None:
     """From the second message on; each call has a delivery of its own, with the offset of its message."""
