@@ -13,12 +13,12 @@ from fastlog.errors import LogError
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, Arena
 from fastlog.log._shared_memory import COORDINATOR, COUNTERS, FIRST_PROCESSOR, FLUSHER, KEEPER, MAX_PROCESSORS
 from fastlog.log.slots import SlotSpec
+from tests.harness.descriptors import open_descriptors
 from tests.harness.shared_log import (
     LIMITS,
     SharedLog,
     in_child,
     message,
-    open_descriptors,
     start,
     stop,
     wait_until,

@@ -17,6 +17,7 @@ from fastlog.log._append import roll_now
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._shared_memory import FLUSH_BUCKETS_US, FLUSHER, STAGE_FLUSHER
+from tests.harness.descriptors import open_descriptors
 from tests.harness.shared_log import (
     DONE,
     FAILED,
@@ -24,7 +25,6 @@ from tests.harness.shared_log import (
     SharedLog,
     in_child,
     message,
-    open_descriptors,
     start_flusher,
     stop,
     wait,

@@ -22,13 +22,13 @@ from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.slots import SlotSpec
 from fastlog.workers.kafka07 import answers
 from tests.harness import raw_client as raw
+from tests.harness.descriptors import open_descriptors
 from tests.harness.shared_log import (
     DONE,
     LIMITS,
     SharedLog,
     in_child,
     message,
-    open_descriptors,
     start_flusher,
     stop,
     wait_until,

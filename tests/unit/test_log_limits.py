@@ -21,6 +21,7 @@ from fastlog.log._flush import flush_now, make_partition_flusher, run_ahead_now
 from fastlog.log._segments import locate_offset
 from fastlog.log._shared_memory import FLUSHER
 from tests.harness.calls import Call, recorded_calls
+from tests.harness.descriptors import open_descriptors
 from tests.harness.shared_log import (
     DONE,
     FAILED,
@@ -29,7 +30,6 @@ from tests.harness.shared_log import (
     SharedLog,
     in_child,
     message,
-    open_descriptors,
     start_flusher,
     stop,
     wait_until,
