@@ -239,13 +239,10 @@ cdef class PartitionFlusher:
         cdef char[PATH_BYTES] old
         cdef char[PATH_BYTES] new
         cdef int r = -ENOENT
-        if s.flushed_base == base:
-            return 0
         if flushed_mark_path(self.arena, s, base, new, PATH_BYTES) != 0:
             return -EIO
         if s.flushed_base != FL_NO_MARK:
-            if flushed_mark_path(self.arena, s, s.flushed_base, old, PATH_BYTES) != 0:
-                return -EIO
+            flushed_mark_path(self.arena, s, s.flushed_base, old, PATH_BYTES)  # as long as the new one
             r = file_rename(old, new)
         if r == -ENOENT:
             # a flusher that died here may have renamed it; and there may never have been one
@@ -272,8 +269,7 @@ cdef class PartitionFlusher:
         """0, -EMFILE when no directory could be opened now, or another -errno after a sync that counts as failed."""
         cdef char[PATH_BYTES] path
         cdef int fd, r
-        if partition_path(self.arena, s, path, PATH_BYTES) != 0:
-            return -EIO
+        partition_path(self.arena, s, path, PATH_BYTES)  # fits: those of its segments, which are open or were, did
         fd = file_open(path, O_RDONLY | O_DIRECTORY, 0)
         if fd < 0:
             return -EMFILE if passing(fd) else fd

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from fastlog.log import _files
 from fastlog.log._append import roll_now
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
-from fastlog.log._shared_memory import FLUSH_BUCKETS_US, FLUSHER, STAGE_FLUSHER
+from fastlog.log._shared_memory import FIRST_PROCESSOR, FLUSH_BUCKETS_US, FLUSHER, STAGE_FLUSHER
 from tests.harness.descriptors import open_descriptors
 from tests.harness.shared_log import (
     DONE,
@@ -25,6 +26,7 @@ from tests.harness.shared_log import (
     SharedLog,
     in_child,
     message,
+    start,
     start_flusher,
     stop,
     wait,
@@ -220,7 +222,17 @@ def test_a_partition_that_was_found_damaged_is_not_flushed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "faults", ["open@1=EMFILE", "open@1=ENFILE", "open@1=ENOMEM", "open@2=EMFILE", "open@3=ENOMEM"]
+    "faults",
+    [
+        "open@1=EMFILE",
+        "open@1=ENFILE",
+        "open@1=ENOMEM",
+        "open@2=EMFILE",
+        "open@3=ENOMEM",
+        "open@4=EMFILE",
+        "open@5=ENFILE",
+        "open@6=EMFILE",
+    ],
 )
 def test_being_out_of_descriptors_is_no_failed_flush(faults: str, tmp_path: Path) -> None:
     log = SharedLog(tmp_path, durable=False)
@@ -270,6 +282,77 @@ def test_a_successor_without_descriptors_or_lock_tries_again(tmp_path: Path) -> 
     assert log.counter("rewritten_bytes", FLUSHER) == 12
 
 
+def test_a_mark_that_the_disk_refuses_is_a_failed_flush(tmp_path: Path) -> None:
+    """A start could not tell which partitions may have lost what a crash took: nothing is synced without it."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    _files.arm("mark@1=EIO", "test")
+    assert log.flush() == errno.EIO
+    assert log.view().flushed_end == 0
+    assert log.arena.describe_state(log.view().state) == "read-only: a flush failed (Input/output error)"
+
+
+@pytest.mark.parametrize(("length", "result"), [(4061, 0), (4062, errno.EIO)])
+def test_a_mark_has_its_whole_name_or_none(length: int, result: int, tmp_path: Path) -> None:
+    """In a log directory so deep that one byte more is no path: a name that is cut short would name another offset."""
+    deep = f"{tmp_path}/{'d' * 200}"
+    while len(deep) + 201 < length - 1:
+        deep += f"/{'d' * 200}"
+    directory = Path(f"{deep}/{'d' * (length - len(deep) - 1)}")
+    directory.mkdir(parents=True)
+    log = SharedLog(directory)
+    log.append(ENTRY)
+    assert log.flush() == result
+    marks = [path.name for path in log.folder().iterdir() if path.name.startswith(".flushed-")]
+    assert marks == ([] if result else [f".flushed-{0:020}"])
+
+
+def test_what_a_dead_flusher_had_synced_is_shown_by_the_next_one(tmp_path: Path) -> None:
+    """It died between the two ends: nothing is left to sync, and nobody would look at the partition again."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    assert in_child(log.flush, "flush.flushed@1=kill") == -9
+    assert (log.view().flushed_end, log.view().visible_end) == (12, 0)
+    log.arena.wait_for_end(0, FIRST_PROCESSOR)
+    assert log.flush() == 0
+    assert log.view().visible_end == 12
+    assert select.select([log.arena.eventfd(FIRST_PROCESSOR)], [], [], 0)[0]
+
+
+def held_by(log: SharedLog, faults: str) -> int:
+    """The pid of a process that holds the append lock, with these faults."""
+    pid = start(lambda: log.append(ENTRY), faults)
+    wait_until(lambda: log.arena.cell(FIRST_PROCESSOR)[4] == 1)
+    return pid
+
+
+def test_a_successor_waits_for_an_append_that_is_under_way(tmp_path: Path) -> None:
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    assert in_child(log.flush, "flush.before_sync@1=kill") == -9
+    pid = held_by(log, "append.after_write@1=slow:300")
+    result = log.flush()
+    while result == errno.EBUSY:  # the machine took longer than a successor waits
+        result = log.flush()
+    assert (result, wait(pid)) == (0, 0)
+    assert log.view().flushed_end == 24
+    assert log.counter("rewritten_bytes", FLUSHER) == 24
+
+
+@pytest.mark.slow
+def test_a_successor_without_the_append_lock_tries_again(tmp_path: Path, children: list[int]) -> None:
+    """It gives up for now after two seconds; nothing is in doubt that was not before."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    assert in_child(log.flush, "flush.before_sync@1=kill") == -9
+    children.append(held_by(log, "append.after_write@1=stop"))
+    assert log.flush() == errno.EBUSY
+    assert (log.view().flushed_end, log.view().state) == (0, 0)
+    stop(children.pop())
+    assert log.flush() == 0
+    assert log.view().flushed_end == 12
+
+
 @pytest.mark.parametrize("error", ["ENOSPC", "EDQUOT", "EFBIG"])
 def test_a_successor_without_room_tries_again(error: str, tmp_path: Path) -> None:
     """A file system that copies on write wants room even for the same bytes in their place."""
@@ -295,6 +378,24 @@ def test_bytes_that_changed_are_never_shown(tmp_path: Path) -> None:
     log.path(0).write_bytes(data)
     assert log.flush() == errno.EIO
     assert log.view().flushed_end == 12
+    assert "could not be read back" in log.arena.describe_state(log.view().state)
+    assert log.flush() == errno.EIO
+
+
+@pytest.mark.parametrize("faults", ["pread@1=EIO", "pread@2=EIO", ""])
+def test_bytes_that_cannot_be_read_back_are_never_shown(faults: str, tmp_path: Path) -> None:
+    """Because the disk refuses them, those of the second segment too, or because the file has become shorter."""
+    log = SharedLog(tmp_path)
+    log.append(ENTRY)
+    assert roll_now(log.appender, 0)
+    log.append(ENTRY)
+    assert in_child(log.flush, "flush.before_sync@1=kill") == -9
+    if not faults:
+        os.truncate(log.path(12), 11)
+    _files.arm(faults, "test")
+    assert log.flush() == errno.EIO
+    _files.arm("", "test")
+    assert log.view().flushed_end == 0
     assert "could not be read back" in log.arena.describe_state(log.view().state)
     assert log.flush() == errno.EIO
 
@@ -332,6 +433,31 @@ def test_a_disk_that_is_nearly_full_reserves_nothing(more: int, reserves: bool, 
     percent = space.f_bavail * 100 // space.f_blocks + more
     run_ahead_now(make_partition_flusher(log.arena, 64, RESERVED, 0), 0, percent)
     assert (reserved(log.path(0)) > 0) is reserves
+
+
+@pytest.mark.parametrize(("error", "tries_again"), [("EOPNOTSUPP", False), ("EINVAL", False), ("ENOSPC", True)])
+def test_a_file_system_that_cannot_reserve_is_asked_once(error: str, tries_again: bool, tmp_path: Path) -> None:
+    """In each log directory, and by all of its partitions; one that has no room just now is asked again."""
+    log = SharedLog(tmp_path, partitions=4, directories=2)
+    flusher = make_partition_flusher(log.arena, 64, RESERVED, 0)
+    for slot in range(4):
+        log.append(ENTRY, slot=slot)
+    _files.arm(f"fallocate@1={error}", "test")
+    for slot in (0, 2, 1, 3, 0):
+        run_ahead_now(flusher, slot)
+    assert [reserved(log.path(0, slot)) > 0 for slot in range(4)] == [tries_again, True, tries_again, True]
+
+
+def test_what_cannot_be_opened_is_not_reserved(tmp_path: Path) -> None:
+    """It is only to be faster: the next look tries again, and the partition takes no harm."""
+    log = SharedLog(tmp_path)
+    flusher = make_partition_flusher(log.arena, 64, RESERVED, 0)
+    log.append(ENTRY)
+    _files.arm("open@1=EMFILE", "test")
+    run_ahead_now(flusher, 0)
+    assert (reserved(log.path(0)), log.view().state) == (0, 0)
+    run_ahead_now(flusher, 0)
+    assert reserved(log.path(0)) > 0
 
 
 @pytest.mark.parametrize("flushed", [False, True])
@@ -375,6 +501,35 @@ def test_space_is_given_back_only_with_the_append_lock(tmp_path: Path) -> None:
     release_now(flusher, 0)  # takes the lock over, and so repairs
     assert log.stored() == ENTRY
     assert log.append(ENTRY) == DONE
+
+
+# -- writing back early ------------------------------------------------------------------------------------------------
+
+
+def test_pages_are_written_back_once_and_in_large_pieces(tmp_path: Path) -> None:
+    """What was flushed, or asked for before, is not asked for again; a segment that has been left neither."""
+    log = SharedLog(tmp_path)
+    flusher = make_partition_flusher(log.arena, 64, 0, 3000)
+    asked = []
+    _files.record(str(tmp_path / "record"))
+    for size in (2000, 985, 15, 2999, 5000):
+        log.append(message(size))
+        run_ahead_now(flusher, 0)
+    assert flush_now(flusher, 0) == 0
+    log.append(message(4000))
+    assert roll_now(log.appender, 0)
+    log.append(message(2999))
+    run_ahead_now(flusher, 0)  # the older one still has to be synced
+    assert flush_now(flusher, 0) == 0
+    log.append(message(3000))
+    run_ahead_now(flusher, 0)
+    _files.record(None)
+    for line in (tmp_path / "record").read_text().splitlines():
+        _pid, number, position, size, result, path, _ = line.split("\t")
+        if int(number) == _files.OPS["sync_file_range"]:
+            assert result == "0"
+            asked.append((int(Path(path).stem), int(position), int(size)))
+    assert asked == [(0, 0, 3000), (0, 3000, 7999), (14999, 2999, 3000)]
 
 
 # -- the loop: when a flush is due -------------------------------------------------------------------------------------
