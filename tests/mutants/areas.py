@@ -74,7 +74,7 @@ AREAS = (
         _unit("answers producer_states answer_memory services unreadable health http_server keeper"
               " workers_boundaries stalls loop logs given_back wakeups request_bytes counts worker_limits wait_order"
               " queues turns offsets_answers"
-              " flusher_directories worker_start life_after_errors authorization handover deletion lives"
+              " flusher_directories worker_start kernel_words life_after_errors authorization handover deletion lives"
               " second_protocol metrics group_metrics group_report internal_log recoveries slot_waits c_memory forward"
               " coordinator* kafka_* kafka07_records answers_like_kafka")
         + _integration("wire wire_answers wire_bad_input wire_flush wire_needs wire_own wire_streams connections"

@@ -28,9 +28,9 @@ def die_with_parent():
 
 
 def set_name(str name):
-    """Name this process (15 bytes) for ps and top."""
-    cdef bytes short_name = name.encode()[:15]
-    prctl(PR_SET_NAME, <unsigned long><char*>short_name)
+    """Name this process for ps and top, which see what the kernel takes of it: 15 bytes."""
+    cdef bytes encoded = name.encode()
+    prctl(PR_SET_NAME, <unsigned long><char*>encoded)
 
 
 def keep_memory(int most_bytes, int largest_bytes):
