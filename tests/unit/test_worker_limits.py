@@ -291,9 +291,8 @@ def answered_once(client: raw.RawClient) -> None:
 
 @pytest.mark.parametrize("act", [says_nothing, begins_a_request, takes_no_answer, answered_once])
 def test_an_idle_connection_is_closed_when_it_is_due(impatient: Workers, act: Callable[[raw.RawClient], None]) -> None:
+    before, begun = impatient.count("idle_closed"), time.monotonic()
     with impatient.connect() as client:
-        before = impatient.count("idle_closed")
-        begun = time.monotonic()
         act(client)
         wait_until("it is closed", lambda: impatient.count("idle_closed") == before + 1)
         assert time.monotonic() - begun >= IDLE_MS / 1000
