@@ -229,6 +229,20 @@ def test_a_rule_that_raises_allows_nothing(workers: Workers, rules: Rules, caplo
     assert "the rules are not there" in caplog.text
 
 
+def test_a_rule_that_would_end_the_process_allows_nothing(workers: Workers, rules: Rules) -> None:
+    """The loop goes on, and what is asked next is answered."""
+
+    def leave(*_: object) -> bool:
+        raise SystemExit("of a rule")
+
+    rules.allow_only(leave)
+    with workers.connect() as client:
+        assert client.fetch("t", 0, 0) == (UNKNOWN, b"")
+        assert client.produce_ack("t", 0, MORE).error == DENIED
+        rules.allow_only(lambda *_: True)
+        assert client.fetch("t", 0, 0) == (0, SECRET)
+
+
 def test_what_is_refused_stands_in_the_log(workers: Workers, rules: Rules, caplog: pytest.LogCaptureFixture) -> None:
     rules.deny_all()
     with workers.connect() as client:

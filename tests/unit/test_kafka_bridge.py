@@ -346,6 +346,22 @@ def test_the_end_is_a_place_to_begin_whatever_comes_then(workers: Workers, clien
     assert [value for _, value in read(client, topic, end)] == [b"y"] * 3
 
 
+def test_who_has_met_the_end_goes_on_there_without_a_search(workers: Workers, topic: str) -> None:
+    """Each reader, though another one has met an earlier end and nobody has read what lies between the two."""
+    end = write(workers, topic, raw.message_set([b"x"] * 100))
+    with Client(workers) as first, Client(workers) as second:
+        assert not first.fetch((topic, 0, end), max_wait=0)[0].records
+        end = write(workers, topic, raw.message_set([b"y"] * 3))
+        assert not second.fetch((topic, 0, end), max_wait=0)[0].records
+        write(workers, topic, raw.message_set([b"z"] * 3))
+        begun = workers.processors[0].loop.job_steps
+        assert second.fetch((topic, 0, 0))[0].records
+        known = workers.processors[0].loop.job_steps
+        (part,) = second.fetch((topic, 0, end))
+        assert [value for _, value in records_of(bytes(part.records))] == [b"z"] * 3
+        assert workers.processors[0].loop.job_steps - known == known - begun
+
+
 def test_what_retention_dropped_is_out_of_range(workers: Workers, client: Client, topic: str) -> None:
     one = raw.message_set([bytes(100_000)] * 20)
     for _ in range(6):
