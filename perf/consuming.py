@@ -38,7 +38,7 @@ COUNTED = 100_000
 _GROUPS = itertools.count()
 
 Way = Callable[[str, str, int], None]
-"""Reads so many messages of a topic at an address."""
+"""Reads a number of messages of a topic at an address."""
 
 
 def _simple(take: Callable[[fastlog.SimpleConsumer, str], Iterator[int]]) -> Way:

@@ -31,7 +31,7 @@ from perf.spark_load import KINDS, PER_BATCH, fill
 
 COLUMNS = ("broker", "partition", "offset", "idx", "timestamp", "key", "value")
 FOUND = 1000
-"""Of so many rows in a row the search wants."""
+"""How many rows in a row the search looks for."""
 MIB = 2**20
 
 Sizes = tuple[int, int]

@@ -80,7 +80,7 @@ def append_batches(address: Address, topic: str, partitions: int, batches: Itera
 
 
 def fill(address: Address, messages: int, partitions: int) -> None:
-    """A topic of so many records of 200 bytes, in batches as producers make them."""
+    """A topic with ``messages`` records of 200 bytes, in batches as producers make them."""
     create_topic(address, TOPIC, partitions)
     now = time.time_ns() // 1_000_000
     made = build([Record(b"%08d" % at, b"%0200d" % at, now) for at in range(PER_BATCH)])

@@ -21,7 +21,7 @@ Range = tuple[int, int]
 
 
 class SentEvent(NamedTuple):
-    """So many messages of one producer, topic and window were delivered.
+    """Messages of one producer, topic and window were delivered.
 
     They have the numbers ``first`` … ``last`` without those in ``failed``, whose fate the producer does not know.
     ``producer_id`` is drawn by chance for each topic and life of a producer; ``seq`` counts its events from 0. Times

@@ -204,7 +204,7 @@ def make_target(config: MirrorConfig, on_change: Callable[[], None]) -> MirrorTa
 
 
 class Pipes:
-    """The connections to the target: so many to each broker, shared by lanes."""
+    """The connections to the target: the same number to each broker, shared by lanes."""
 
     def __init__(self, config: MirrorConfig, target: MirrorTarget, on_change: Callable[[], None]) -> None:
         self._config = config

@@ -81,7 +81,7 @@ def _batch_messages(config: ProducerConfig) -> int:
 
 
 def _batch_bytes(wanted: int, directory: Directory) -> int:
-    """So many, or as many as a request to the broker may have."""
+    """The wanted bytes, or as many as a request to the broker may have."""
     offer = directory.offer
     if offer is not None and offer.max_request_bytes > 0:
         wanted = min(wanted, offer.max_request_bytes - _REQUEST_ROOM)

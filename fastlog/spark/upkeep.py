@@ -41,7 +41,7 @@ class JoinOptions:
 
     target_bytes: int = TARGET_BYTES
     at_least: int = 2
-    """So many files of the same values, or they stay as they are."""
+    """Fewer files of the same values than this stay as they are."""
     gradual: bool = False
     """A file joins smaller ones only if it is at most twice as large as they are together: so, in a table that is
     joined again and again, a row is written anew about as often as its file doubles, and not each time."""

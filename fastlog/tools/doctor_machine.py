@@ -76,7 +76,7 @@ def check_disks(subject: Subject) -> Iterator[Finding]:
 
 
 def check_descriptors(subject: Subject) -> Iterator[Finding]:
-    """Whether a process may have so many files open as connections and segments need."""
+    """Whether a process may have as many files open as connections and segments need."""
     config = subject.config
     need = OWN_DESCRIPTORS + 2 * -(-config.max_connections // config.processors)  # half are for segments
     remedy = "raise it: ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of a container"

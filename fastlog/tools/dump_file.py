@@ -245,7 +245,7 @@ class DumpReader:
         return kind, body
 
     def _read(self, size: int) -> bytes:
-        """So many bytes; piece by piece, so that a length that is wrong takes no memory."""
+        """The next ``size`` bytes; piece by piece, so that a length that is wrong takes no memory."""
         parts = []
         left = size
         while left:

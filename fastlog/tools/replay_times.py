@@ -96,7 +96,7 @@ class SegmentTimes:
 
 
 class RateTimes:
-    """So many messages in a second, over all partitions."""
+    """``rate`` messages in a second, over all partitions."""
 
     def __init__(self, rate: float, clock: list[int]) -> None:
         self.unknown = 0

@@ -35,7 +35,7 @@ OWN_VERSION = 1
 METADATA_VERSION = 2
 """The newest of METADATA, the only request that has more than one: since 2, its answer tells when logs were made."""
 MAX_MADE_PARTITIONS = 1024
-"""So many new partitions one CREATE_TOPIC makes at most; whoever wants more asks again, for more."""
+"""The most new partitions that one CREATE_TOPIC makes; whoever wants more asks again, for more."""
 ACKS_APPENDED = 1
 ACKS_FLUSHED = 2
 ANY_PARTITION = -1

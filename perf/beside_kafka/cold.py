@@ -47,7 +47,7 @@ def drop(files: list[Path]) -> None:
 
 
 def read_rate(files: list[Path], readers: int) -> float:
-    """Bytes a second of reading them from the disk, so many at once."""
+    """Bytes a second of reading them from the disk, ``readers`` of them at once."""
     drop(files)
     began = time.monotonic()
     with ThreadPoolExecutor(readers) as pool:

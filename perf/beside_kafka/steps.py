@@ -1,4 +1,4 @@
-"""What the clients do: each writes or reads so many records of 200 bytes, and says how many a second."""
+"""What the clients do: each writes or reads records of 200 bytes, and says how many a second."""
 
 from __future__ import annotations
 

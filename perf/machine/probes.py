@@ -168,7 +168,7 @@ def flushes(
 ) -> Iterator[list[Probe]]:
     """Writing ``rate`` bytes a second, made every ``interval_ms``; whatever is there is written and flushed at once.
 
-    A piece counts from when it was meant to be made until it is on the disk; beside so many ``busy`` loops.
+    A piece counts from when it was meant to be made until it is on the disk; beside ``busy`` loops that only burn time.
     """
     yield [
         Probe(

@@ -255,7 +255,7 @@ class CheckBatches(Scenario):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleMessages(Scenario):
-    """Acknowledged requests of one message each, by fastlog's own protocol, over so many connections at once."""
+    """Acknowledged requests of one message each, by fastlog's own protocol, over ``connections`` at once."""
 
     connections: int
     window: int = 16

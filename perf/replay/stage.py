@@ -180,7 +180,7 @@ class Stage:
             pass  # each is closed, also when one before it fails
 
     def require_space(self, needed: int) -> None:
-        """Raises ``TooLittleSpaceError`` unless so many bytes are free, with a tenth of them to spare."""
+        """Raises ``TooLittleSpaceError`` unless ``needed`` bytes are free, with a tenth of them to spare."""
         free = shutil.disk_usage(self.directory).free
         wanted = needed + needed // 10
         if free < wanted:

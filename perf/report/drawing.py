@@ -56,7 +56,7 @@ _STYLE = {
 
 @contextmanager
 def figure(height: float) -> Iterator[tuple[Figure, Axes]]:
-    """A drawing of so many pixels and the axes in it, to be drawn on until the block ends."""
+    """A drawing that is ``height`` pixels high, and the axes in it, to be drawn on until the block ends."""
     with _styled():
         made = Figure(figsize=(WIDTH / 72, height / 72))
         yield made, made.subplots()

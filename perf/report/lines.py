@@ -102,7 +102,7 @@ def description(lines: Sequence[Line], labels: Labels) -> str:
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
-    """At most so many points as can be seen: neighbours are put together as their mean."""
+    """At most as many points as can be seen: neighbours are put together as their mean."""
     if len(points) <= _MOST_POINTS:
         return list(points)
     size = -(-len(points) // _MOST_POINTS)

@@ -153,7 +153,7 @@ def one_sync_ms(directory: Path) -> float:
 
 
 def line_batches(stage: Stage, codec: str, batch_bytes: int) -> list[bytes]:
-    """Different batches of access-log lines, each of so many bytes before it is compressed."""
+    """Different batches of access-log lines, each of ``batch_bytes`` before it is compressed."""
     lines, _ = lines_of(stage.lines_file())
     made: list[bytes] = []
     held: list[Record] = []
