@@ -125,13 +125,12 @@ class Timed:
         self._clock = clock
 
     def __call__(self, delivery: Delivery) -> None:
-        """Called in order, each time with the number of messages that are delivered."""
+        """Called with some of the messages, in any order."""
         now = self._clock()
-        if self._step_ns == 0.0:
-            if delivery.error is None:
-                self._latencies.add(int(now - self._intended_ns), delivery.messages)
+        if delivery.error is not None:
             return
-        for _ in range(delivery.messages):
-            if delivery.error is None:
-                self._latencies.add(int(now - self._intended_ns))
-            self._intended_ns += self._step_ns
+        if self._step_ns == 0.0:
+            self._latencies.add(int(now - self._intended_ns), delivery.messages)
+            return
+        for place in range(delivery.first, delivery.first + delivery.messages):
+            self._latencies.add(int(now - self._intended_ns - place * self._step_ns))

@@ -74,7 +74,8 @@ cdef class Buffer:
     cdef int put(self, object payload, uint32_t crc, const RecordParts* parts) except -1
     cdef int put_span(self, const unsigned char* payload, Py_ssize_t n, uint32_t crc, const RecordParts* parts) except -1
     cdef int put_called(self, object payload, uint32_t crc, object function, const RecordParts* parts) except -1
-    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, const RecordParts* parts) except -1
+    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, const RecordParts* parts,
+                          int place) except -1
     # What the format of a frame decides: the most bytes that a value of n bytes takes, and writing it. n is -1 for null.
     cdef Py_ssize_t need_of(self, Py_ssize_t n, const RecordParts* parts) noexcept
     cdef Py_ssize_t place_of_next(self) noexcept

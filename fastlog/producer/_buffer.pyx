@@ -114,7 +114,7 @@ cdef class Buffer:
             else:
                 collecting = PyGC_Disable()
                 try:
-                    self.put_followed(payload, crc, ticket, False, record)
+                    self.put_followed(payload, crc, ticket, False, record, <int>i)
                 finally:
                     if collecting:
                         PyGC_Enable()
@@ -161,13 +161,15 @@ cdef class Buffer:
         """Add a payload; ``function`` is called with what becomes of it. 1 when that finished a frame."""
         cdef int collecting = PyGC_Disable()
         try:
-            return self.put_followed(payload, crc, function, True, parts)
+            return self.put_followed(payload, crc, function, True, parts, 0)
         finally:
             if collecting:
                 PyGC_Enable()
 
-    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, const RecordParts* parts) except -1:
-        """Add a payload whose fate somebody wants to know; for a receipt, all of one call together."""
+    cdef int put_followed(self, object payload, uint32_t crc, object to, bint is_function, const RecordParts* parts,
+                          int place) except -1:
+        """Add a payload whose fate somebody wants to know; for a receipt, all of one call together, ``place`` among which
+        it has."""
         cdef Py_ssize_t position, last
         cdef Ticket ticket
         cdef int finished
@@ -182,7 +184,7 @@ cdef class Buffer:
         if ticket is not None and ticket.to is to:
             ticket.messages += 1
         else:
-            self.open_tickets.append(new_ticket(-1, position, 1, is_function, to))
+            self.open_tickets.append(new_ticket(-1, position, place, 1, is_function, to))
         return self.put(payload, crc, parts) or finished
 
     cdef int put(self, object payload, uint32_t crc, const RecordParts* parts) except -1:

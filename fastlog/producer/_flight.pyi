@@ -5,7 +5,7 @@ from fastlog.producer._frames import Chunk
 from fastlog.producer._tickets import Ticket
 from fastlog.producer.hooks import Delivery
 
-Event = tuple[object | None, Chunk, int, int | FastlogError | None, int, int, int, int]
+Event = tuple[object | None, Chunk, int, int | FastlogError | None, int, int, int, int, int]
 """Ticket or None, chunk, messages, error (a code or an exception), partition, base offset, next offset, position."""
 
 Outcome = tuple[str, int, int | FastlogError | None, Chunk | None]

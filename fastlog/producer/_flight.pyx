@@ -100,8 +100,8 @@ cdef class Flight:
         return found
 
     def take_events(self):
-        """What happened since the last call: (ticket or None, chunk, messages, error, partition, base, next, position),
-        the error being None, a code or an exception."""
+        """What happened since the last call: (ticket or None, chunk, messages, error, partition, base, next, position,
+        first), the error being None, a code or an exception."""
         cdef list events = self.events
         if events:
             self.events = []
@@ -360,10 +360,10 @@ cdef class Flight:
                     self.events.append(ticket)
                 else:
                     self.events.append(
-                        (ticket.to, chunk, ticket.messages, error, partition, base, next, ticket.position)
+                        (ticket.to, chunk, ticket.messages, error, partition, base, next, ticket.position, ticket.first)
                     )
         if self.report or error is not None:
-            self.events.append((None, chunk, messages, error, partition, base, next, 0))
+            self.events.append((None, chunk, messages, error, partition, base, next, 0, -1))
         return 0
 
     cdef int compact(self) except -1:

@@ -35,8 +35,8 @@ class Chunk:
     ) -> tuple[Chunk, list[tuple[int, Chunk, list[tuple[int, int, int, object]]]]]:
         """Return the chunk with each frame's set as one wrapper, and what is too large for one.
 
-        For each frame left out: (bytes of the compressed set, the frame as it was, tickets as (frame, position,
-        messages, ticket)).
+        For each frame left out: (bytes of the compressed set, the frame as it was, tickets as (frame, place of the
+        first message in its call, messages, ticket)).
         """
 
     def compressed_batches(self, compress: Callable[[int, Any], bytes]) -> Chunk:

@@ -112,7 +112,8 @@ cdef class Chunk:
             for ticket in self.tickets:
                 if start <= ticket.frame < stop:
                     made.tickets.append(
-                        new_ticket(ticket.frame - start, ticket.position, ticket.messages, ticket.is_function, ticket.to)
+                        new_ticket(ticket.frame - start, ticket.position, ticket.first, ticket.messages, ticket.is_function,
+                                   ticket.to)
                     )
         return made
 
@@ -208,15 +209,16 @@ cdef class Chunk:
             for ticket in self.tickets:
                 if ticket.frame in new_index:
                     made.tickets.append(
-                        new_ticket(new_index[ticket.frame], -1, ticket.messages, ticket.is_function, ticket.to)
+                        new_ticket(new_index[ticket.frame], -1, ticket.first, ticket.messages, ticket.is_function,
+                                   ticket.to)
                     )
         return made, [(size, self.part(i, i + 1), self.tickets_of(i)) for i, size in refused]
 
     cdef list tickets_of(self, int frame):
-        """The tickets of one frame as tuples for Python: (frame, position, messages, what is called)."""
+        """The tickets of one frame as tuples for Python: (frame, first, messages, what is called)."""
         cdef list found = []
         cdef Ticket ticket
         for ticket in self.tickets or ():
             if ticket.frame == frame:
-                found.append((frame, ticket.position, ticket.messages, ticket.to))
+                found.append((frame, ticket.first, ticket.messages, ticket.to))
         return found

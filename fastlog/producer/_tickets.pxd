@@ -7,6 +7,7 @@ from libc.stdint cimport int32_t, int64_t
 cdef class Ticket:
     cdef int frame                 # which one of its memory
     cdef int messages
+    cdef int first                 # place of the first of them among the messages that ``to`` follows
     cdef Py_ssize_t position       # of the first of them in the frame's set; -1 in a compressed one
     cdef bint is_function          # called for this one call of send() alone
     cdef object to
@@ -16,4 +17,4 @@ cdef class Ticket:
     cdef int settle(self, object kind, str topic, object broker, int32_t partition, int64_t base, int64_t next) except -1
 
 
-cdef Ticket new_ticket(int frame, Py_ssize_t position, int messages, bint is_function, object to)
+cdef Ticket new_ticket(int frame, Py_ssize_t position, int first, int messages, bint is_function, object to)

@@ -19,7 +19,7 @@ cdef extern from *:
     void fl_without_hash(object made)
 
 cdef enum:
-    DELIVERY_FIELDS = 7
+    DELIVERY_FIELDS = 8
 
 
 # There is one for every message that is followed: not known to the garbage collector, which else would look at all of them
@@ -40,6 +40,7 @@ cdef class Ticket:
         set_item(made, 4, next)
         set_item(made, 5, self.messages)
         set_item(made, 6, None)
+        set_item(made, 7, self.first)
         self.delivery = made
         return 0
 
@@ -50,10 +51,11 @@ cdef inline int set_item(object made, Py_ssize_t i, object value) except -1:
     return 0
 
 
-cdef Ticket new_ticket(int frame, Py_ssize_t position, int messages, bint is_function, object to):
+cdef Ticket new_ticket(int frame, Py_ssize_t position, int first, int messages, bint is_function, object to):
     """A ticket for ``messages`` side by side in a frame; ``to`` is a receipt, or with ``is_function`` a callback."""
     cdef Ticket made = Ticket.__new__(Ticket)
-    made.frame, made.position, made.messages, made.is_function, made.to = frame, position, messages, is_function, to
+    made.frame, made.position, made.first, made.messages = frame, position, first, messages
+    made.is_function, made.to = is_function, to
     return made
 
 

@@ -206,7 +206,7 @@ class BatchQueue:
 
     def _give_up(self, items: Sequence[QueueItem], cause: FastlogError) -> None:
         self.failed += len(items)
-        delivery = Delivery(items[0].topic, items[0].broker, items[0].partition, -1, -1, len(items), cause)
+        delivery = Delivery(items[0].topic, items[0].broker, items[0].partition, -1, -1, len(items), cause, -1)
         self._ledger.failed(delivery, reported=False)
 
     def _close(self, batch: list[QueueItem]) -> None:

@@ -141,6 +141,10 @@ class Delivery(NamedTuple):
 
     ``offset`` is that of the first of them, ``next_offset`` the one behind their request's last message; both are -1
     without acknowledgement and after an error. In a compressed set of 0.7 all messages have the offset of the set.
+
+    ``first`` is the place of the first of them among the messages of their call of ``send`` that went to the same
+    partition, from 0: a call may be told of in several deliveries, and in any order. It is -1 where a delivery is that
+    of a request, of whatever calls, as for the callback of a producer.
     """
 
     topic: str
@@ -150,6 +154,7 @@ class Delivery(NamedTuple):
     next_offset: int
     messages: int
     error: FastlogError | None = None
+    first: int = 0
 
     @property
     def error_code(self) -> int:

@@ -37,9 +37,9 @@ class Outcomes:
                 f"{messages} messages are {size} bytes as one compressed set, more than the limit of {max_payload}"
                 " (max.message.size, of this producer or of the broker)"
             )
-            for _, position, count, ticket in tickets:
-                self._tell((ticket, chunk, count, error, chunk.partition, -1, -1, position))
-            self._tell((None, chunk, messages, error, chunk.partition, -1, -1, 0), reported=bool(tickets))
+            for _, first, count, ticket in tickets:
+                self._tell((ticket, chunk, count, error, chunk.partition, -1, -1, 0, first))
+            self._tell((None, chunk, messages, error, chunk.partition, -1, -1, 0, -1), reported=bool(tickets))
         return made
 
     def tell(self, events: list[Event | Ticket], failed: Iterable[Chunk]) -> None:
@@ -56,14 +56,14 @@ class Outcomes:
             self._ledger.on_failed(frame)
 
     def _tell(self, event: Event, *, reported: bool = False) -> None:
-        ticket, chunk, messages, failure, partition, base, following, position = event
+        ticket, chunk, messages, failure, partition, base, following, position, first = event
         broker = self._directory.broker
         error = self._error_of(failure) if isinstance(failure, int) else failure
         if error is not None:
             error = error.at(topic=chunk.topic, partition=partition, broker=broker.address)
         if position > 0 and base >= 0:
             base += position
-        delivery = Delivery(chunk.topic, broker.id, partition, base, following, messages, error)
+        delivery = Delivery(chunk.topic, broker.id, partition, base, following, messages, error, first)
         if ticket is not None:
             if isinstance(ticket, Receipt):
                 ticket.settle(delivery)

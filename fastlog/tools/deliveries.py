@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from fastlog.client.records import RecordsError
-from fastlog.errors import BrokerError, FastlogError, MessageTooLargeError
+from fastlog.errors import BrokerError, FastlogError
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.record_errors import LOST, PASSING
 from fastlog.tools import signals
@@ -69,13 +69,30 @@ class Call:
         self.name = name
         self.numbers = numbers
         self.size = size
-        self.settled = 0
+        self.open = len(numbers)
+        """How many of the messages are not settled."""
+        self._settled: list[tuple[int, int]] = []
         self._owner = owner
         self._payloads = payloads
 
     def __call__(self, delivery: Delivery) -> None:
-        """Take note of what became of the next messages of the call; requests of one call are settled in order."""
+        """Take note of what became of some messages of the call; its requests may be settled in any order."""
         self._owner.settle(self, delivery)
+
+    def settle(self, delivery: Delivery) -> tuple[int, int]:
+        """The places of the messages that are settled now: the first, and the one behind the last."""
+        start, end = delivery.first, delivery.first + delivery.messages
+        self._settled.append((start, end))
+        self.open -= delivery.messages
+        return start, end
+
+    def rest(self) -> Iterator[Sequence[int]]:
+        """The numbers of the messages that are not settled, in parts."""
+        done = 0
+        for start, end in [*sorted(self._settled), (len(self.numbers), 0)]:
+            if start > done:
+                yield self.numbers[done:start]
+            done = end
 
     def size_of(self, start: int, end: int) -> int:
         """Bytes of payload of some of the messages."""
@@ -85,9 +102,8 @@ class Call:
 class Deliveries:
     """Counts for the main thread; safe in any thread. ``woken`` is a descriptor that can be read after a failure."""
 
-    def __init__(self, frame_bytes: int = 1, unit: str = "line", *, of_records: bool = False) -> None:
+    def __init__(self, frame_bytes: int = 1, unit: str = "line") -> None:
         """``frame_bytes``: what a message takes in the input beside its payload; ``unit``: what it is called there."""
-        self._of_records = of_records
         self.delivered = 0
         self.delivered_bytes = 0
         self.refused = 0
@@ -129,16 +145,15 @@ class Deliveries:
             meanwhile()
 
     def settle(self, call: Call, delivery: Delivery) -> None:
-        """Take note of what became of the next messages of a call."""
+        """Take note of what became of some messages of a call."""
         with self._changed:
-            start, end = call.settled, call.settled + delivery.messages
-            call.settled = end
+            start, end = call.settle(delivery)
             if delivery.error is None:
                 self.delivered += delivery.messages
                 self.delivered_bytes += call.size_of(start, end)
             else:
                 self._fail(call, delivery, start, end)
-            if end >= len(call.numbers):
+            if call.open <= 0:
                 self._forget(call)
             else:
                 self._changed.notify_all()
@@ -153,9 +168,8 @@ class Deliveries:
         """Take what has no answer for lost: no more will come."""
         with self._changed:
             for call in self._calls:
-                rest = call.numbers[call.settled :]
-                self.unknown += len(rest)
-                self._lost.append((call.name, rest))
+                self.unknown += call.open
+                self._lost += [(call.name, numbers) for numbers in call.rest()]
             self._calls.clear()
 
     def lost_ranges(self) -> Iterator[tuple[str, int, int]]:
@@ -173,14 +187,11 @@ class Deliveries:
 
     def _fail(self, call: Call, delivery: Delivery, start: int, end: int) -> None:
         error = delivery.error
-        numbers = call.numbers[start:end]
         if is_refusal(error):
             self.refused += delivery.messages
         else:
             self.unknown += delivery.messages
-        if isinstance(error, MessageTooLargeError) and not self._of_records:
-            numbers = call.numbers  # a compressed set that the producer refuses comes before what is on its way
-        self._lost.append((call.name, numbers))
+        self._lost.append((call.name, call.numbers[start:end]))
         if self.error is None:
             self.error = error
             os.eventfd_write(self.woken, 1)

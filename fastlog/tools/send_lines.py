@@ -72,11 +72,7 @@ class LineSender:
         limits = read_bytes, destination.max_line_bytes
         self._batches = PrefixedBatches(*limits) if delimiter is None else LineBatches(*limits, delimiter)
         # behind each message, as part of what is read and not of what is sent
-        self._deliveries = Deliveries(
-            LENGTH.size if delimiter is None else len(delimiter),
-            self._batches.unit,
-            of_records=destination.of_records,
-        )
+        self._deliveries = Deliveries(LENGTH.size if delimiter is None else len(delimiter), self._batches.unit)
         self._losses = Losses("fastlog produce", progress.say)
         producer = self._producer = Producer(destination.config)
         self._keyed = (

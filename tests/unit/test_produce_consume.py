@@ -15,6 +15,7 @@ import pytest
 
 from fastlog import message
 from fastlog._segment import payloads
+from fastlog.errors import StorageError
 from fastlog.producer import Crc32Partitioner
 from fastlog.tools.produce import produce_command
 from fastlog.tools.report import CommandError
@@ -248,6 +249,29 @@ def test_lines_that_were_not_stored_are_named() -> None:
     assert code == 1 and "error 101" in refused(code, err)[0]
     assert "not acknowledged: stdin, lines 11-20\n" in err and "produced 30 messages" in err and "failed: 10" in err
     assert stored == [b"%d" % number for number in range(1, 41) if not 11 <= number <= 20]
+
+
+@pytest.mark.slow
+def test_lines_of_a_request_that_was_overtaken_are_named() -> None:
+    """Full for a moment: the second request of four is refused, and fails once the two behind it turn out to be stored.
+    The lines that are named are its own, though the command reads all of them in one go."""
+    found: list[rq.ProduceAckRequest] = []
+
+    def full_for_a_moment(request: rq.Request) -> bytes | None:
+        if not isinstance(request, rq.ProduceAckRequest):
+            return None
+        found.append(request)
+        if len(found) < 4:
+            return b""
+        refused = rs.ProduceAckAnswer(found[1].correlation_id, StorageError.code, 0)
+        stored = [rs.ProduceAckAnswer(one.correlation_id, 0, 0, 0, 100) for one in found]
+        return b"".join(rs.encode_produce_ack(each) for each in [stored[0], refused, *stored[2:]])
+
+    with FakeBroker(hook=full_for_a_moment) as fake:
+        arguments = ("produce", "--brokers", fake.address, "--topic", "t", "--partition", "0", "--batch-size", "10")
+        code, _, err = run(*arguments, data=b"".join(b"%d\n" % number for number in range(1, 41)))
+    assert code == 1 and [payloads(one.message_set)[0] for one in found] == [b"1", b"11", b"21", b"31"]
+    assert "not acknowledged: stdin, lines 11-20\n" in err and "produced 30 messages" in err and "failed: 10" in err
 
 
 @pytest.mark.slow

@@ -65,6 +65,14 @@ def numbers_in(broker: FakeBroker, partition: int = 0) -> list[int]:
     return list(map(int, stored(broker, partition=partition)))
 
 
+class _ByDigit:
+    """Has keys that are numbers choose the partition with that number."""
+
+    def partition(self, key: object, count: int) -> int:
+        assert isinstance(key, bytes)
+        return int(key)
+
+
 def test_every_code_is_decided_about() -> None:
     """The table has each code that a broker may answer, and retries what stored nothing and ends by itself."""
     assert set(RETRIED_BY_CODE) == set(CLASS_BY_CODE)
@@ -152,6 +160,45 @@ def test_what_was_overtaken_is_not_sent_again(partition: int) -> None:
         else:
             producer.flush(30)
             assert sorted(numbers_in(broker)) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("keys", [None, [b"0", b"1"] * 6])
+def test_deliveries_of_a_call_say_which_of_its_messages_they_are_of(keys: list[bytes] | None) -> None:
+    """What is refused, and then overtaken, is told behind the others; keys may give each partition some of a call."""
+    seen: list[Delivery] = []
+    waiting: list[rq.ProduceAckRequest] = []
+
+    def hook(request: rq.Request) -> bytes | None:
+        if not isinstance(request, rq.ProduceAckRequest) or request.partition == 1:
+            return None
+        waiting.append(request)
+        if len(waiting) < 3:
+            return b""
+        answers = [rs.ProduceAckAnswer(one.correlation_id, 0, 0, 0, 9) for one in waiting]
+        return refusal(waiting[0]) + b"".join(map(rs.encode_produce_ack, answers[1:]))
+
+    with FakeBroker(partitions=2, hook=hook) as broker:
+        with Producer(broker.address, producer_type="async", batch_messages=2, partitioner=_ByDigit()) as producer:
+            values = [b"%d" % number for number in range(12 if keys else 6)]
+            producer.send("t", values, partition=None if keys else 0, keys=keys, on_delivery=seen.append)
+        told = [(each.partition, each.first, each.messages, each.error_code) for each in seen]
+    assert [each for each in told if not each[0]] == [(0, 2, 2, 0), (0, 4, 2, 0), (0, 0, 2, StorageError.code)]
+    assert [each for each in told if each[0]] == ([(1, 0, 2, 0), (1, 2, 2, 0), (1, 4, 2, 0)] if keys else [])
+
+
+def test_a_delivery_of_a_request_is_of_no_call() -> None:
+    """As the callback of a producer gets it; that of a single message is of the whole call."""
+    of_requests: list[Delivery] = []
+    of_calls: list[Delivery] = []
+    with (
+        FakeBroker() as broker,
+        Producer(broker.address, producer_type="async", on_delivery=of_requests.append) as producer,
+    ):
+        producer.send("t", [b"1", b"2"], on_delivery=of_calls.append)
+        producer.send("t", b"3", on_delivery=of_calls.append)
+        producer.flush(30)
+    assert [(each.messages, each.first) for each in of_calls] == [(2, 0), (1, 0)]
+    assert sum(each.messages for each in of_requests) == 3 and {each.first for each in of_requests} == {-1}
 
 
 def test_retries_are_used_up() -> None:

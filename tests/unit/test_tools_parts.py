@@ -146,18 +146,18 @@ def test_batches_know_their_line_numbers(tmp_path: Path) -> None:
 # --- what became of lines ---
 
 
-def told(messages: int, error: Exception | None = None) -> Delivery:
-    return Delivery("t", 0, 0, -1, -1, messages, error)  # type: ignore[arg-type]
+def told(messages: int, error: Exception | None = None, first: int = 0) -> Delivery:
+    return Delivery("t", 0, 0, -1, -1, messages, error, first)  # type: ignore[arg-type]
 
 
 def test_what_a_broker_refuses_is_not_stored_and_of_the_rest_nobody_knows() -> None:
-    """Of records each batch fails by itself; null has no bytes."""
-    deliveries = Deliveries(of_records=True)
+    """Each request fails by itself; null has no bytes."""
+    deliveries = Deliveries()
     call = deliveries.begin("a", [b"x", None, b"yy", b"", b"z", b"w"], range(1, 7), 5)
     call(told(1, MessageTooLargeError("large")))
-    call(told(2))
-    call(told(1, RecordsError("no codec", 76)))
-    call(told(1, RecordsError("nothing before it", 45)))
+    call(told(2, first=1))
+    call(told(1, RecordsError("no codec", 76), 3))
+    call(told(1, RecordsError("nothing before it", 45), 4))
     assert (deliveries.refused, deliveries.unknown) == (2, 1)
     assert deliveries.lost_lines() == "a, line 1; a, lines 4-5"
     assert deliveries.pending_bytes
@@ -167,18 +167,18 @@ def test_what_a_broker_refuses_is_not_stored_and_of_the_rest_nobody_knows() -> N
 
 
 def test_lost_lines_are_named() -> None:
-    """As ranges, by input; requests of a call are settled in order."""
+    """As ranges, by input."""
     deliveries = Deliveries()
     first = deliveries.begin("a", [b"xx"] * 10, range(1, 11), 20)
     second = deliveries.begin("a", [b"x"] * 3, [11, 13, 14], 3)
     third = deliveries.begin("b", [b"x"] * 2, range(1, 3), 2)
     first(told(4))
     assert deliveries.error is None and not select.select([deliveries.woken], [], [], 0)[0]
-    first(told(3, StorageError("full")))
+    first(told(3, StorageError("full"), 4))
     assert select.select([deliveries.woken], [], [], 0)[0]
-    first(told(3))
+    first(told(3, first=7))
     second(told(1, ClosedError("closed")))
-    second(told(2, ClosedError("closed")))
+    second(told(2, ClosedError("closed"), 1))
     deliveries.give_up()
     third(told(0))
     assert (deliveries.delivered, deliveries.delivered_bytes) == (7, 14)
@@ -186,14 +186,27 @@ def test_lost_lines_are_named() -> None:
     assert deliveries.lost_lines() == "a, lines 5-7; a, line 11; a, lines 13-14; b, lines 1-2"
 
 
-def test_a_set_that_is_too_large_names_its_whole_call() -> None:
-    """Such a refusal comes out of turn: which lines of the call it is about is not known."""
+def test_lines_of_a_request_that_is_settled_out_of_turn_are_named() -> None:
+    """A refused request is tried again behind later ones, a compressed set that is too large is before all others."""
+    deliveries = Deliveries()
+    call = deliveries.begin("a", [b"x" * number for number in range(10)], range(1, 11), 45)
+    call(told(2, MessageTooLargeError("set"), 6))
+    call(told(2, first=8))
+    call(told(3))
+    assert (deliveries.refused, deliveries.delivered, deliveries.delivered_bytes) == (2, 5, 0 + 1 + 2 + 8 + 9)
+    assert deliveries.pending_bytes and deliveries.lost_lines() == "a, lines 7-8"
+    call(told(3, StorageError("full"), 3))
+    assert not deliveries.pending_bytes and deliveries.lost_lines() == "a, lines 4-8"
+
+
+def test_what_is_given_up_is_what_has_no_answer() -> None:
+    """Wherever it is in its call."""
     deliveries = Deliveries()
     call = deliveries.begin("a", [b"x"] * 10, range(1, 11), 10)
-    call(told(2, MessageTooLargeError("set")))
-    call(told(8))
-    assert (deliveries.refused, deliveries.delivered) == (2, 8)
-    assert deliveries.lost_lines() == "a, lines 1-10"
+    call(told(2, first=6))
+    call(told(1, first=3))
+    deliveries.give_up()
+    assert (deliveries.unknown, deliveries.lost_lines()) == (7, "a, lines 1-3; a, lines 5-6; a, lines 9-10")
 
 
 def test_many_ranges_are_cut() -> None:
@@ -225,7 +238,7 @@ def test_what_is_under_way_counts_with_its_frames() -> None:
     deliveries.cancel(refused)
     assert deliveries.pending_bytes == 106
     deliveries.wait_room(107, pytest.fail)
-    call(told(1))
+    call(told(1, first=1))
     assert deliveries.pending_bytes == 106
     waited = []
 
