@@ -135,7 +135,7 @@ AREAS = (
         "consumer",
         _words("fastlog/consumer/ fastlog/scanning/"),
         _unit("assignment arguments broker_groups* consumer* delivery fetching* group* simple_consumer* stream_client"
-              " driving patterns")
+              " driving patterns scan_columns")
         + _integration("simple_consumer record_consumers local_read group group_reading group_outages group_shared"
                        " broker_groups scan*")
         + _fault("groups broker_groups exactly_once"),
@@ -232,6 +232,8 @@ NEAR = {
     "fastlog/mirror/records/lane.py": _unit("mirror_record_lane"),
     "fastlog/mirror/records/mirror.py": _unit("mirror_record_sources") + _integration("record_mirror"),
     "fastlog/mirror/records/worker.py": _unit("mirror_worker") + _integration("record_mirror record_mirror_leaders"),
+    "fastlog/producer/publisher.py": _unit("loghandler"),
+    "fastlog/scanning/columns.py": _unit("scan_columns") + _integration("scan scan_records"),
     "fastlog/tools/append_dump.py": _unit("tools_dumps tools_files") + _integration("dump_load dump_records"),
     "fastlog/tools/copy_topic.py": _integration("replay_topics record_commands"),
     "fastlog/tools/deliveries.py": _unit("tools_parts tools_produce") + _integration("record_commands"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import threading
 import time
@@ -13,7 +14,9 @@ import pytest
 
 from fastlog._segment import pack
 from fastlog.aio import Consumer
+from fastlog.aio import consumer as aio_consumer
 from fastlog.consumer import connector
+from fastlog.consumer._delivery import GroupMessage
 from fastlog.consumer.stream import NoMessage
 from fastlog.errors import (
     ClosedError,
@@ -236,6 +239,35 @@ def test_a_busy_iteration_leaves_turns_to_others(broker: FakeBroker) -> None:
                     break
             assert turns > 4
             task.cancel()
+
+    run(main())
+
+
+@pytest.mark.parametrize(("polls", "in_a_row"), [(False, 5), (True, 6)])
+def test_others_have_a_turn_after_so_many_messages_in_a_row(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, polls: bool, in_a_row: int
+) -> None:
+    """Not after each: a turn of the loop costs more than a message."""
+    monkeypatch.setattr(aio_consumer, "_TAKEN_IN_A_ROW", 5)
+
+    async def main() -> None:
+        found: list[bool] = []
+
+        async def other() -> None:
+            while True:
+                found.append(False)
+                await asyncio.sleep(0)
+
+        async with consumer() as made:
+            own(broker)
+            await anext(made)
+            task = asyncio.create_task(other())
+            for _ in range(20):
+                message = await (made.poll() if polls else anext(made))
+                found.append(isinstance(message, GroupMessage))
+            task.cancel()
+        runs = [len(list(run)) for is_message, run in itertools.groupby(found) if is_message]
+        assert runs[1:-1] == [in_a_row] * len(runs[1:-1]) and len(runs) > 2
 
     run(main())
 

@@ -15,6 +15,7 @@ import pytest
 
 import fastlog
 from fastlog.aio import Producer
+from fastlog.aio.threads import Threads
 from fastlog.errors import (
     ArgumentError,
     ClosedError,
@@ -429,6 +430,25 @@ def test_it_belongs_to_one_loop_and_one_process() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         producer._producer.close()
         assert stored(broker) == [b"x"]
+
+
+def test_whoever_looks_and_then_waits_misses_no_wake_up_in_between() -> None:
+    """And one from before it looked does not count."""
+
+    async def main() -> None:
+        threads = Threads("test")
+        threads.begin_to_look()
+        threads.wake()
+        await asyncio.wait_for(threads.wait(10 * PATIENCE), PATIENCE)
+        threads.begin_to_look()
+        waiting = asyncio.create_task(threads.wait(10 * PATIENCE))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        threads.wake()
+        await asyncio.wait_for(waiting, PATIENCE)
+
+    run(main())
 
 
 def test_no_thread_is_made_for_a_message() -> None:

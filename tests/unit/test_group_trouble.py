@@ -130,6 +130,24 @@ def test_a_partition_that_others_keep_is_not_tried_for_each_note(shown: FakeZooK
     assert len(tries) == 2 and list(member.readers.claims) == [ONLY]
 
 
+def test_a_partition_that_others_keep_is_tried_at_pauses_that_grow_to_the_longest(
+    shown: FakeZooKeeper, clock: Clock
+) -> None:
+    shown.write(OWNER, b"other-0", 99)
+    member = Stepped(shown, "a", {"s": 1}, rebalance_backoff_ms=500)
+    tries: list[float] = []
+
+    def note(session: FakeSession, name: str, path: str) -> None:
+        if (name, path) == ("create", OWNER):
+            tries.append(clock.now)
+
+    shown.before_call = note
+    member.open()
+    run_for(member, clock, 10.0)
+    pauses = [round(later - earlier, 3) for earlier, later in itertools.pairwise(tries)]
+    assert pauses[:5] == [0.05, 0.1, 0.2, 0.4, 0.5] and set(pauses[5:]) == {0.5}
+
+
 def test_where_brokers_are_is_told_to_readers_when_it_is_news(shown: FakeZooKeeper, clock: Clock) -> None:
     member = Stepped(shown, "a", {"s": 1})
     told: list[dict[int, tuple[str, int]]] = []

@@ -21,6 +21,8 @@ import pytest
 import fastlog
 from fastlog.errors import ArgumentError, ConfigError, InvalidTopicError
 from fastlog.loghandler import JsonFormatter, LogHandler, StructlogProcessor
+from fastlog.producer import publisher
+from fastlog.wire import requests as rq
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.harness.timing import PATIENCE, sooner_than
@@ -121,6 +123,70 @@ def test_the_bytes_that_wait_are_bounded_too(logger: logging.Logger, capsys: pyt
         assert len(stored(broker)) == 11
         handler.close()
     assert "40 records were dropped, 40 so far: the queue is full\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_as_many_records_as_go_at_once_are_not_waited_with(
+    logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """What has come while others were sent goes at once if it is enough, however long records are collected."""
+    monkeypatch.setattr(publisher, "_MOST_AT_ONCE", 3)
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def hook(request: rq.Request) -> None:
+        is_asked.set()
+        may_answer.wait(PATIENCE)
+
+    with FakeBroker(hook=hook) as broker:
+        handler = LogHandler(broker.address, topic="t", queue_time_ms=10**6, connect_timeout_ms=10**6)
+        logger.addHandler(handler)
+        logger.info("first")
+        handler.flush(0)
+        assert is_asked.wait(PATIENCE)
+        for number in range(count):
+            logger.info("%d", number)
+        may_answer.set()
+        wait_until("so many are stored", lambda: handler.published == 4)
+        assert handler.pending == count - 3
+        flushed(handler)
+
+
+class _LateQueue(queue.SimpleQueue[None]):
+    """Whoever puts something in goes on when it was taken, and more is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Condition()
+        self.waits = 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> None:
+        with self.asked:
+            self.waits += 1
+            self.asked.notify_all()
+        return super().get(block, timeout)
+
+    def put(self, item: None, block: bool = True, timeout: float | None = None) -> None:
+        with self.asked:
+            before = self.waits
+            super().put(item)
+            self.asked.wait_for(lambda: self.waits > before, 0.5)
+
+
+def test_whoever_is_woken_at_the_end_sees_that_it_is_the_end(
+    logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While no broker answers, the thread sleeps until its next try; once more would be too long."""
+    monkeypatch.setattr(publisher, "_LEAST_PAUSE", 1000.0)
+    monkeypatch.setattr(publisher, "_LONGEST_PAUSE", 1000.0)
+    handler = LogHandler(f"127.0.0.1:{free_port()}", topic="t", connect_timeout_ms=200, queue_time_ms=0)
+    wakeups = handler._publisher._wakeups = _LateQueue()
+    logger.addHandler(handler)
+    logger.info("x")
+    wait_until("it waits for its next try", lambda: wakeups.waits)
+    thread = handler._publisher._thread
+    handler.flush(0)
+    handler.close()
+    assert thread is not None and not thread.is_alive()
 
 
 def test_closing_is_bounded_and_says_what_is_left(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:

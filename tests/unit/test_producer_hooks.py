@@ -13,6 +13,7 @@ from fastlog._segment import payloads
 from fastlog.errors import ClosedError, ConfigError, DeliveryError, MessageTooLargeError, QueueFullError
 from fastlog.producer import (
     CallbackHandler,
+    DefaultEventHandler,
     Encoder,
     EventHandler,
     Producer,
@@ -27,7 +28,7 @@ from fastlog.producer.batching import BatchQueue
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.waiting import OneShotEvent
 from tests.harness.broker import wait_until
-from tests.harness.fake_broker import FakeBroker
+from tests.harness.fake_broker import FakeBroker, stored
 from tests.harness.fake_kafka import FakeKafka
 from tests.harness.timing import PATIENCE
 
@@ -378,6 +379,14 @@ def test_handlers_by_their_07_names() -> None:
         with Producer(properties) as producer:
             producer.send("t", ["a", "b", "c"])
         assert [payloads(each) for each in broker.sets] == [[b"a", b"b"], [b"c"]]
+
+
+def test_an_event_handler_alone_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeBroker() as broker:
+        with Producer(broker.address, producer_type="async", event_handler=DefaultEventHandler()) as producer:
+            producer.send("t", [b"a", b"b"])
+        assert stored(broker) == [b"a", b"b"]
+    assert not caplog.records
 
 
 def test_handlers_need_a_queue() -> None:

@@ -26,6 +26,24 @@ def test_nothing_to_do_is_slept_through() -> None:
         assert (link.link.connections, link.counts()) == (1, (1, 0, 0))
 
 
+def test_a_new_address_is_changed_to_once() -> None:
+    with still_link() as link:
+        link.put([b"1"])
+        peer = link.step().accept()
+        link.answer(peer, 0).step()
+        link.link.move()
+        link.step()
+        assert peer.is_at_end()
+        peer.connection.close()
+        assert not link.step().is_connected
+        link.put([b"2"])
+        peer = link.step().accept()
+        link.answer(peer, 0).step()
+        link.put([b"3"])
+        link.step().answer(peer, 0).step()
+        assert (link.link.connections, link.counts()) == (2, (3, 0, 0))
+
+
 @pytest.mark.parametrize("early", [0, 1])
 def test_a_connection_that_stands_still_is_replaced_when_it_is_due(early: int) -> None:
     with still_link(socket_timeout_ms=750) as link:
