@@ -33,7 +33,8 @@ link_args = ["-pthread"]  # a library of its own up to glibc 2.33
 if SANITIZE:
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     # Many a Python has been compiled with -fwrapv and passes that on: signed numbers that overflow would not be found.
-    compile_args = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv", *sanitizers]
+    # -Og is compiled about as quickly as -O0, twice to three times as quickly as -O1; a report shows lines and no more.
+    compile_args = ["-Og", "-g1", "-fno-omit-frame-pointer", "-fno-wrapv", *sanitizers]
     # Its runtime is a part of each library: beside that of the other, it would not know the file for its reports.
     link_args += [*sanitizers, "-static-libubsan", "-Wl,--exclude-libs,libubsan.a"]
 macros = [("_GNU_SOURCE", "1")] + ([("CYTHON_TRACE_NOGIL", "1")] if DEBUG else [])

@@ -20,6 +20,7 @@ from fastlog.zkserver.jars import find_class_path
 from tests.harness.broker import KEPT, Broker, open_brokers
 from tests.harness.data import access_log_lines
 from tests.harness.raw_client import RawClient
+from tests.harness.sanitizer import SLOWER
 
 SECONDS_BY_FOLDER = {"unit": 120, "integration": 180}
 SHOWN_LOG_BYTES = 20_000
@@ -76,9 +77,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         with_spark = [item for item in needing if item.get_closest_marker("spark")]
         check_javas([item for item in needing if item not in with_spark], with_spark)
     for item in items:
-        seconds = SECONDS_BY_FOLDER.get(item.path.parent.name)
-        if seconds and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(seconds))
+        own = item.get_closest_marker("timeout")
+        if seconds := own.args[0] if own else SECONDS_BY_FOLDER.get(item.path.parent.name):
+            item.add_marker(pytest.mark.timeout(seconds * SLOWER), append=False)
 
 
 def check_javas(with_zookeeper: Sequence[object], with_spark: Sequence[object]) -> None:

@@ -10,6 +10,8 @@ import os
 import pytest
 
 IS_SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+SLOWER = 4 if IS_SANITIZED else 1
+"""By what a test's time limit is multiplied."""
 KEPT_BYTES = 64 << 20 if IS_SANITIZED else 0
 """By how much a process may grow that keeps what was freed."""
 

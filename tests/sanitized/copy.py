@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -42,7 +43,7 @@ def build() -> None:
     built = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
         cwd=COPY,
-        env={**os.environ, "FASTLOG_SANITIZE": "1"},
+        env={**os.environ, "FASTLOG_SANITIZE": "1", "CC": compiler()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -52,15 +53,22 @@ def build() -> None:
         sys.exit(f"{built.stdout}\nthe extensions could not be built with sanitizers")
 
 
+def compiler() -> str:
+    """The compiler, behind ccache where that is installed and ``CC`` chooses nothing else."""
+    if chosen := os.environ.get("CC"):
+        return chosen
+    found: str = sysconfig.get_config_var("CC") or "cc"
+    return f"ccache {found}" if shutil.which("ccache") else found
+
+
 def runtime() -> str:
     """The libraries that a process has to load before all others, as ``LD_PRELOAD`` takes them."""
-    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     found = []
     for name in _RUNTIME:
         path = subprocess.run(
-            [*compiler.split(), f"-print-file-name={name}"], check=True, capture_output=True, text=True
+            [*compiler().split(), f"-print-file-name={name}"], check=True, capture_output=True, text=True
         ).stdout.strip()
         if not Path(path).is_absolute():
-            sys.exit(f"{compiler} has no {name}; gcc brings it (CC=gcc), in some distributions as a package of its own")
+            sys.exit(f"{compiler()} has no {name}; gcc (CC=gcc) brings it, or in some distributions one more package")
         found.append(path)
     return ":".join(found)
