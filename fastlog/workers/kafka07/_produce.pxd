@@ -33,8 +33,7 @@ cdef class Produces:
                   Receipt* receipt, uint32_t number) noexcept nogil
     cdef int convert(self, Conn* c, Exchange* x, fl_slot* s, const uint8_t* name, int name_size, int32_t partition,
                      const uint8_t* data, const Entries* found, Receipt* receipt, uint32_t number) noexcept nogil
-    cdef int create(self, Conn* c, Exchange* x, const uint8_t* name, int32_t partition, int name_size,
-                    fl_slot** out) noexcept nogil
+    cdef int create(self, Conn* c, Exchange* x, const uint8_t* name, int32_t partition, int name_size) noexcept nogil
     cdef int deep(self, Conn* c, Exchange* x, const uint8_t* data, size_t size, size_t at) noexcept nogil
     cdef int refuse(self, Conn* c, Receipt* receipt, int code, const char* reason, int detail, const uint8_t* name,
                     int name_size, int32_t partition) noexcept nogil

@@ -269,11 +269,10 @@ cdef class Produces:
         if s == NULL:
             # the first message of a partition: only one that is valid makes it
             x.chosen = partition
-            r = self.create(c, x, name, partition, name_size, &s)
-            if r == WAIT_JOB or r == WAIT_CREATE:
+            r = self.create(c, x, name, partition, name_size)
+            if r > 0:
                 return r
-            if s == NULL:
-                return self.refuse(c, receipt, -r, "the partition cannot be created", -r, name, name_size, partition)
+            return self.refuse(c, receipt, -r, "the partition cannot be created", -r, name, name_size, partition)
         if receipt != NULL:
             receipt.slot = s
             receipt.life = fl_load(&s.life)
@@ -312,29 +311,25 @@ cdef class Produces:
             return DONE
         return r
 
-    cdef int create(self, Conn* c, Exchange* x, const uint8_t* name, int32_t partition, int name_size,
-                    fl_slot** out) noexcept nogil:
-        """Have a thread make a partition: what to wait for; 0 when it is made; minus the error code why it cannot be."""
+    cdef int create(self, Conn* c, Exchange* x, const uint8_t* name, int32_t partition, int name_size) noexcept nogil:
+        """Have a thread make a partition that is not there: what to wait for, or minus the error code why it cannot be."""
         cdef long long made = x.made
-        if made == CREATE_UNASKED:
-            # the other partitions of a topic come with it: they are made when the first message does
-            if self.authorizer.has_rule and not self.partitions.exists(name, name_size) \
-                    and not is_allowed(self.authorizer, c, operation_of(self.kinds, CREATE_TOPIC), name, name_size):
-                return -<int>CODE_DENIED
-            enter(x, CREATING)
-            self.engine.jobs.create(c, &x.job.create, FRAME_HEAD + x.part_offset + 2, name_size, partition)
-            return WAIT_JOB
         x.made = CREATE_UNASKED
         if made == CREATE_AGAIN:
             enter(x, CREATING)
             return WAIT_CREATE
-        if made < 0:
-            return -<int>CODE_WRONG_PARTITION if made == CREATE_REFUSED else -<int>CODE_STORAGE
-        # looked up, because it may have been deleted since; then it is made once more
-        out[0] = self.partitions.find(name, name_size, partition)
-        if out[0] == NULL:
-            return self.create(c, x, name, partition, name_size, out)
-        return 0
+        if made == CREATE_REFUSED:
+            return -<int>CODE_WRONG_PARTITION
+        if made < 0 and made != CREATE_UNASKED:
+            return -<int>CODE_STORAGE
+        # one that was made and is not there has been deleted since, and is made once more;
+        # the other partitions of a topic come with it: they are made when the first message does
+        if self.authorizer.has_rule and not self.partitions.exists(name, name_size) \
+                and not is_allowed(self.authorizer, c, operation_of(self.kinds, CREATE_TOPIC), name, name_size):
+            return -<int>CODE_DENIED
+        enter(x, CREATING)
+        self.engine.jobs.create(c, &x.job.create, FRAME_HEAD + x.part_offset + 2, name_size, partition)
+        return WAIT_JOB
 
     cdef int deep(self, Conn* c, Exchange* x, const uint8_t* data, size_t size, size_t at) noexcept nogil:
         """Count the messages inside compressed sets, here when they decompress to little, else by a thread.
