@@ -217,3 +217,15 @@ def test_a_job_of_one_that_is_gone_is_not_begun(tmp_path: Path, monkeypatch: pyt
         assert client.recv_own()[1].error == 0
         wait_until("they are gone", lambda: workers.held()["connections"] == 1)
         assert made == ["a"]
+
+
+def test_an_answer_is_no_larger_than_its_size_can_say(workers: Workers) -> None:
+    """Of parts that do not fit, each comes with another request; a small one behind them still fits."""
+    most, one = 2**31 - 1, len(BLOCK) * PARTS
+    count = most // one + 2
+    with workers.connect_narrow() as client:
+        client.send_raw(raw.multifetch_frame([*[("t", 0, 0, one)] * count, ("u", 0, 0, 100)]))
+        size, error = struct.unpack(">ih", client.recv_exactly(6))
+        assert error == 0
+        assert (size - 2 - 6 * (count + 1) - len(GOOD)) % one == 0
+        assert most - one - (2 << 20) < size <= most

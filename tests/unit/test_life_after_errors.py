@@ -58,6 +58,11 @@ ANSWERED: dict[str, Error] = {
     "illegal name": Error(acked(topic="a/b"), 100),
     "a feature that is not there": Error(own(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD, 1, (1, 1, 1))), 105),
     "malformed": Error(own(raw.PRODUCE_ACK, b"\1"), 107),
+    "a set larger than its request": Error(own(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD)[:-1]), 107),
+    "a set smaller than its request": Error(own(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD) + b"x"), 107),
+    "an acknowledgement that is none": Error(acked(acks=3), 107),
+    "a last message that is cut": Error(acked(GOOD + GOOD[:-1]), 2),
+    "another version of produce": Error(own(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD), 2), 104),
     "another version": Error(own(raw.HELD_FETCH, b"", 7), 104),
     "no room to write": Error(acked(), 103, "pwrite@1=ENOSPC"),
     "a write cut short and refused": Error(acked(), 103, "pwrite@1=short,pwrite@2=EIO"),
@@ -69,6 +74,8 @@ ANSWERED: dict[str, Error] = {
     "unreadable": fails(raw.fetch_frame("t", 0, 0, 50), -1 & 0xFFFF, "pread@1-3=EIO"),
     "held, out of range": Error(own(raw.HELD_FETCH, raw.held_fetch_body("t", 0, 1 << 50, 9, 9, 9)), 1),
     "held, malformed": Error(own(raw.HELD_FETCH, b"\0"), 107),
+    "held, cut": Error(own(raw.HELD_FETCH, raw.held_fetch_body("t", 0, 0, 9, 9, 9)[:-1]), 107),
+    "held, with more behind it": Error(own(raw.HELD_FETCH, raw.held_fetch_body("t", 0, 0, 9, 9, 9) + b"x"), 107),
     "offsets of a wrong partition": fails(raw.offsets_frame("t", 9, raw.LATEST, 1), 3),
     "offsets of an illegal name": fails(raw.offsets_frame("a/b", 0, raw.LATEST, 1), -1 & 0xFFFF),
     "cut points out of range": Error(own(raw.CUT_POINTS, raw.cut_points_body("t", 0, 5, 1 << 50, 1, 1)), 1),
@@ -81,6 +88,9 @@ CLOSING: dict[str, Error] = {
     "wrong partition": closes(raw.produce_frame("t", 9, GOOD)),
     "illegal name": closes(raw.produce_frame("a/b", 0, GOOD)),
     "malformed": closes(raw.frame(raw.PRODUCE, b"\0")),
+    "a fetch of a name below nothing": closes(raw.frame(raw.FETCH, b"\xff\xff" + bytes(18))),
+    "a fetch that is cut": closes(raw.frame(raw.FETCH, raw.fetch_frame("t", 0, 0)[6:-1])),
+    "a produce without a correlation id": closes(raw.frame(raw.PRODUCE_ACK, b"\0\1\0\0\0")),
     "malformed fetch": closes(raw.frame(raw.MULTIFETCH, b"\0\1")),
     "malformed offsets": closes(raw.frame(raw.OFFSETS, b"\0\1")),
     "no correlation id": closes(raw.frame(raw.METADATA, b"\0")),
@@ -220,3 +230,34 @@ def test_a_log_is_written_on_where_a_write_failed(tmp_path: Path, error: str) ->
             _files.arm("", "test")
         assert client.produce_ack("t", 0, GOOD, raw.FLUSHED) == (0, 0, end, end + 14)
         assert client.read_all("t", 0) == GOOD * 3 + LARGE + GOOD
+
+
+@pytest.mark.parametrize("before", [b"", acked()], ids=["alone", "behind another"])
+def test_an_empty_set_is_where_the_log_ends(workers: Workers, before: bytes) -> None:
+    """Behind what was sent before it, though that came in the same piece and is written together."""
+    with workers.connect() as client:
+        end = client.log_end("t", 0)
+        client.send_raw(before + acked(b"", acks=raw.FLUSHED) + acked(acks=raw.FLUSHED))
+        answers = [client.recv_own()[1] for _ in range(2 + bool(before))]
+        assert [answer.error for answer in answers] == [0] * len(answers)
+        end += len(GOOD) * bool(before)
+        assert [struct.unpack(">iqq", answer.body[:20]) for answer in answers[-2:]] == [
+            (0, end, end),
+            (0, end, end + len(GOOD)),
+        ]
+
+
+@pytest.mark.parametrize("acks", [raw.APPENDED, raw.FLUSHED])
+def test_a_request_that_waits_for_a_thread_is_lost_with_what_came_before_it(workers: Workers, acks: int) -> None:
+    """The write of what precedes it fails, which closes the connection: nobody waits for the rest of it."""
+    large = raw.wrapper(raw.entry(bytes(400_000)) * 4, raw.GZIP)
+    with workers.connect() as neighbour:
+        end = neighbour.log_end("t", 0)
+        with workers.connect() as client:
+            _files.arm("pwrite@1=EIO", "test")
+            client.send_raw(raw.produce_frame("t", 0, GOOD) + acked(large, acks))
+            answers = drain(client)
+            _files.arm("", "test")
+        assert answers == struct.pack(">iihiqq", 26, 6, 103, 0, -1, -1)
+        assert neighbour.log_end("t", 0) == end
+        check_all_is_well(neighbour)

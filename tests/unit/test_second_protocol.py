@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from fastlog.log import _files
 from fastlog.workers.kafka07._exchange import transitions
 from fastlog.workers.net._protocol import Protocol
 from fastlog.workers.net.handover import HandOver
 from tests import toy_protocol
 from tests.harness import raw_client as raw
+from tests.harness.broker import wait_until
 from tests.harness.processor import answered
 from tests.harness.timing import PATIENCE
 from tests.harness.workers import Workers
 
 ONE, TWO = raw.entry(b"one"), raw.entry(b"two")
+OUTPUT_BYTES = 1024
+"""A connection's buffer for answers has at least so many."""
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +84,38 @@ def test_what_it_refuses_ends_its_connection_alone(workers: Workers, toy: socket
         toy.sendall(request_bytes)
         assert toy.recv(1) == b""
         assert client.fetch("quiet", 0, 0) == (0, b"")
+
+
+def test_bytes_that_cannot_be_sent_end_their_connection_alone(workers: Workers, toy: socket.socket) -> None:
+    """A protocol may have nothing to say about that."""
+    large = raw.entry(bytes(200_000))
+    toy.sendall(write(b"e", large))
+    assert received(toy, 8) == struct.pack(">q", len(large))
+    with workers.connect() as client:
+        assert client.produce_ack("e", 0, ONE, raw.FLUSHED).error == 0
+        _files.arm("sendfile@1=EIO", "test")
+        toy.sendall(read(b"e", 0))
+        came = b""
+        while piece := toy.recv(1 << 20):
+            came += piece
+        _files.arm("", "test")
+        assert came == struct.pack(">i", len(large + ONE))
+        assert client.fetch_ok("e", 0, 0) == large + ONE
+
+
+def test_a_connection_that_rests_gives_its_buffer_back_and_goes_on(tmp_path: Path) -> None:
+    """Though its protocol has nothing of its own to give back."""
+    with Workers(tmp_path, more=(toy_protocol.make,), heartbeat_ms=50) as workers:
+        with workers.connect() as client:
+            assert client.produce_ack("f", 0, ONE, raw.FLUSHED).error == 0
+        ours, theirs = socket.socketpair()
+        with theirs:
+            workers.processors[0].send_record(theirs, HandOver(1, "10.1.2.3", 7))
+        ours.settimeout(PATIENCE)
+        with ours:
+            for _ in range(2):
+                assert answered(ours, read(b"f", 0)) == struct.pack(">i", len(ONE)) + ONE
+                wait_until("it rests", lambda: workers.processors[0].loop.answer_bytes < OUTPUT_BYTES)
 
 
 def test_half_a_request_is_no_request(workers: Workers, toy: socket.socket) -> None:

@@ -72,6 +72,33 @@ def test_what_lies_before_the_place_is_read_and_that_place_is_an_error(
         assert other.fetch("t", 0, whole, len(ENTRY)) == (0, ENTRY)  # which has not met it
 
 
+@pytest.mark.parametrize("faults", ["pread@2=EIO", "pread@2=short,pread@3=EIO"])
+def test_few_bytes_that_are_lost_on_their_way_into_the_answer(
+    workers: Workers, faults: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each kind of fetch says that its part cannot be read, and nothing of what was copied of it."""
+    small = raw.entry(b"small")
+    with workers.connect(1) as client:
+        for topic in "abc":
+            assert client.produce_ack(topic, 0, small, raw.FLUSHED).error == 0
+            assert client.fetch(topic, 0, 0) == (0, small)
+        _files.arm(faults, "test")
+        assert client.fetch("a", 0, 0) == (UNKNOWN, b"")
+        _files.arm(faults, "test")
+        assert client.held_fetch("b", 0, 0) == (UNKNOWN, len(small), 0, b"")
+        _files.arm(faults.replace("3", "4").replace("2", "3"), "test")
+        assert client.multifetch([("c", 0, 0, 99), ("b", 0, len(small), 99), ("t", 0, 0, 99)]) == [
+            (UNKNOWN, b""),
+            (0, b""),
+            (0, ENTRY[:99]),
+        ]
+        _files.arm("", "test")
+        assert client.fetch("a", 0, 0) == (0, small)
+    assert workers.count("read_failures") == 3
+    at = len(small) // 2 if "short" in faults else 0
+    assert [line.partition(" position=")[2].partition(" (")[0] for line in said(caplog)] == [f"{at} errno=EIO"] * 3
+
+
 def test_a_log_that_cannot_be_told_of_changes_no_answer(
     workers: Workers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
