@@ -441,3 +441,10 @@ def test_the_package_gives_the_auditor_and_no_other_names() -> None:
     assert fastlog.audit.Auditor is Auditor
     with pytest.raises(AttributeError, match="Auditors"):
         _ = fastlog.audit.Auditors
+
+
+def test_what_the_package_gives_is_what_it_names() -> None:
+    """Not what its modules have imported for themselves."""
+    for name in ("no_such_name", "threading"):
+        with pytest.raises(AttributeError, match=f"module 'fastlog.audit' has no attribute '{name}'"):
+            getattr(fastlog.audit, name)

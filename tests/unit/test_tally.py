@@ -358,7 +358,9 @@ def each_place_refused() -> None:
     bits = b"\x05" + bytes(PAGE // 8 - 1)
     sizes = np.array([len(entry) for entry in entries], np.int32)
     starts = np.array([0, *np.cumsum(sizes)[:-1]], np.int64)
+    others = pack([wrap(b"", Envelope(0, 9))])  # is counted by its time alone, and has no page
     calls: list[Callable[[Tally], None]] = [
+        lambda tally: tally.count_entries(others, 1),
         lambda tally: tally.count_entries(pack(entries), len(entries)),
         lambda tally: tally.count_columns(b"".join(entries), starts, sizes),
         lambda tally: tally.merge_page(OTHER_ID, 5, 3, bits),
