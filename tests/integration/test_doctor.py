@@ -515,8 +515,15 @@ def test_a_kernel_that_does_not_tell_is_taken_to_keep_the_clock(monkeypatch: pyt
     assert doctor_machine._is_kept()
 
 
-def test_more_memory_for_requests_than_there_is(doctor: Doctor) -> None:
-    assert doctor.names("--set", "request.memory.bytes=1TiB") == ["memory-little"]
+@pytest.mark.parametrize(("missing", "name"), [(0, None), (1, "memory-little")])
+def test_more_memory_for_requests_than_there_is(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, missing: int, name: str | None
+) -> None:
+    """Each process may take so much for requests, and as much for answers."""
+    monkeypatch.setattr(doctor_machine, "memory", lambda: (6 * 2**30 - missing, 2**30))
+    row = doctor.row("memory", "--set", "request.memory.bytes=1GiB", "--set", "num.threads=3")
+    assert row.get("name") == name
+    assert row["found"].endswith("requests and answers may take 6.0 GiB")
 
 
 def test_memory_within_a_container(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

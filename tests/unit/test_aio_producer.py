@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import socket
@@ -15,6 +16,7 @@ import pytest
 
 import fastlog
 from fastlog.aio import Producer
+from fastlog.aio import producer as aio_producer
 from fastlog.aio.threads import Threads
 from fastlog.errors import (
     ArgumentError,
@@ -402,6 +404,35 @@ def test_a_task_that_only_sends_leaves_turns_to_others() -> None:
                 await producer.send("t", b"x")
             assert turns > 10
             task.cancel()
+
+    with FakeBroker() as broker:
+        run(main(broker))
+
+
+@pytest.mark.parametrize(("partition", "in_a_row"), [(None, 6), (0, 4)])
+def test_others_have_a_turn_after_so_many_sends_in_a_row(
+    monkeypatch: pytest.MonkeyPatch, partition: int | None, in_a_row: int
+) -> None:
+    """Not after each; those that take a longer way count twice."""
+    monkeypatch.setattr(aio_producer, "_SENDS_IN_A_ROW", 6)
+
+    async def main(broker: FakeBroker) -> None:
+        found: list[bool] = []
+
+        async def other() -> None:
+            while True:
+                found.append(False)
+                await asyncio.sleep(0)
+
+        async with Producer(broker.address) as producer:
+            await producer.send("t", b"x", partition=partition)
+            task = asyncio.create_task(other())
+            for _ in range(30):
+                await producer.send("t", b"x", partition=partition)
+                found.append(True)
+            task.cancel()
+        runs = [len(list(run)) for is_send, run in itertools.groupby(found) if is_send]
+        assert runs[1:-1] == [in_a_row] * len(runs[1:-1]) and len(runs) > 2
 
     with FakeBroker() as broker:
         run(main(broker))
