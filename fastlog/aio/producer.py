@@ -179,9 +179,6 @@ class Producer:
                 if self.config.queue_full != "block":
                     self._refuse(data.value, answer)
                     return
-        elif self.config.queue_full != "block":
-            self._refuse(data.value, answer)
-            return
         timeout = self.config.enqueue_timeout_ms
         try:
             async with asyncio.timeout(None if timeout is None else timeout / 1000):

@@ -217,6 +217,10 @@ class StillLink:
             answers += answer_to(request, code, offset)
         return self.say(peer, answers)
 
+    def waits_to_write(self) -> bool:
+        """Whether its last sleep would have ended with room on the connection."""
+        return self.slept[-1][0]
+
     def wait_readable(self) -> Self:
         """What was sent to the link, or the end, has reached its socket."""
         connection = self.link._connection

@@ -26,6 +26,20 @@ def test_nothing_to_do_is_slept_through() -> None:
         assert (link.link.connections, link.counts()) == (1, (1, 0, 0))
 
 
+def test_room_to_write_is_waited_for_while_there_is_something_to_write() -> None:
+    """At other times there always is room, and waiting for it would be no sleep."""
+    with still_link() as link:
+        link.put([b"x"])
+        peer = link.step().accept()
+        assert not link.waits_to_write()
+        link.answer(peer, 0).step()
+        assert not link.waits_to_write()
+        link.put([bytes(900_000)] * 25)
+        assert link.step().waits_to_write()
+        link.link.move()
+        assert not link.step().waits_to_write()
+
+
 def test_a_new_address_is_changed_to_once() -> None:
     with still_link() as link:
         link.put([b"1"])
