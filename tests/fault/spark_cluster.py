@@ -22,7 +22,8 @@ from tests.harness.history import History
 from tests.harness.load import Load, stored
 from tests.harness.object_store import ObjectStore, open_object_store
 from tests.harness.spark_cluster import SPARK, SparkCluster, why_not
-from tests.harness.spark_driver import LOCAL_SETTINGS, Driver, as_arguments
+from tests.harness.spark_driver import Driver, as_arguments
+from tests.harness.spark_start import LOCAL_SETTINGS
 
 BROKERS = 2
 BATCHES = ("20kB", "200kB")
@@ -30,7 +31,6 @@ SETTINGS = {
     **LOCAL_SETTINGS,
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.ui.enabled": "false",
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",

@@ -35,7 +35,8 @@ from tests.harness.lake import run_job
 from tests.harness.load import Load, stored
 from tests.harness.raw_batches import HEADER
 from tests.harness.raw_format import NONE, deep_payloads, entries, inflate
-from tests.harness.spark_driver import END_SECONDS, LOCAL_SETTINGS, Driver, as_arguments
+from tests.harness.spark_driver import END_SECONDS, Driver, as_arguments
+from tests.harness.spark_start import LOCAL_SETTINGS, quick_home
 
 TOPIC = "t"
 AUDITED, TOLD = "audited", "told"
@@ -83,7 +84,7 @@ class Job(Driver):
         command = [sys.executable, "-m", "fastlog.spark.jobs.load", *arguments(directory, brokers, *more)]
         command += ["--master", "local[2,4]"]
         command += as_arguments({**LOCAL_SETTINGS, "spark.local.dir": str(directory / "scratch")})
-        known = {**environment(), "SPARK_LOCAL_IP": "127.0.0.1"}
+        known = {**environment(), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(quick_home())}
         super().__init__(command, directory / "load.log", directory=directory, environment=known)
 
 

@@ -19,13 +19,6 @@ from tests.harness.broker import die_with_parent, wait_until
 START_SECONDS = 500.0
 """A Java on a machine that does other things as well."""
 END_SECONDS = 900.0
-LOCAL_SETTINGS = {
-    "spark.driver.memory": "512m",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
-"""Of a driver with little memory, whose Java starts soon."""
 
 
 def as_arguments(settings: Mapping[str, str]) -> list[str]:

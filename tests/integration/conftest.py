@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness.real_kafka07 import VARIABLE
 from tests.harness.site import Site, Tools, open_site
+from tests.harness.spark_start import LOCAL_SETTINGS, quick_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,18 +42,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         scratch = str(tmp_path_factory.mktemp("spark"))
         settings = {
-            "spark.driver.memory": "512m",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **LOCAL_SETTINGS,
             "spark.local.dir": scratch,
             "spark.sql.warehouse.dir": scratch,
             "spark.sql.shuffle.partitions": "2",
-            "spark.ui.enabled": "false",
+            "spark.python.daemon.module": "tests.harness.spark_daemon",
         }
         if CONNECTOR_JARS in os.environ:
             settings["spark.jars"] = os.environ[CONNECTOR_JARS]
-        made = session("fastlog-tests", master="local[2,4]", settings=settings)
+        with pytest.MonkeyPatch.context() as starting:
+            starting.setenv("SPARK_HOME", str(quick_home()))
+            made = session("fastlog-tests", master="local[2,4]", settings=settings)
         made.sparkContext.setLogLevel("ERROR")
         yield made
         gateway = made.sparkContext._gateway

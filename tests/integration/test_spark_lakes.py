@@ -26,8 +26,9 @@ from tests.fault.upkeep_program import loader_of
 from tests.harness.broker import Broker
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.small_loads import expected, put
-from tests.harness.spark_driver import LOCAL_SETTINGS, Driver
+from tests.harness.spark_driver import Driver
 from tests.harness.spark_jobs import produce
+from tests.harness.spark_start import LOCAL_SETTINGS
 
 LAKES = "FASTLOG_SPARK_LAKES"
 """Names a directory with jars, a pyspark of each version that they are for, and a DuckDB; ``scripts/compat`` does."""
@@ -63,7 +64,6 @@ def program(name: str, version: str, jars: str, directory: Path, **told: Any) ->
         **({"spark.jars": given} if given else {}),
         "spark.local.dir": str(directory / "scratch"),
         "spark.sql.shuffle.partitions": "1",
-        "spark.ui.enabled": "false",
         **told.pop("settings"),
     }
     path = f"{lakes / f'pyspark-{version}'}:{ROOT}"

@@ -13,18 +13,13 @@ from fastlog.spark import jobs
 from tests.fault.programs import environment
 from tests.harness.broker import Broker
 from tests.harness.lake import rows_of
+from tests.harness.spark_driver import as_arguments
 from tests.harness.spark_jobs import produce
+from tests.harness.spark_start import LOCAL_SETTINGS
 
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOBS = Path(jobs.__file__).parent
-SETTINGS = {
-    "spark.driver.memory": "512m",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.ui.enabled": "false",
-}
 
 
 def test_a_load_by_spark_submit(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -33,10 +28,8 @@ def test_a_load_by_spark_submit(broker: Broker, topic: str, tmp_path: Path) -> N
     submit = Path(sys.executable).with_name("spark-submit")
     assert submit.exists(), "it comes with pyspark, beside the interpreter"
     command = [str(submit), "--master", "local[1]"]
-    for name, value in SETTINGS.items():
-        command += ["--conf", f"{name}={value}"]
-    command += [str(JOBS / "load.py"), "--brokers", f"127.0.0.1:{broker.port}", "--topic", topic]
-    command += ["--table", str(tmp_path / "table"), "--attempts", "20"]
+    command += [*as_arguments(LOCAL_SETTINGS), str(JOBS / "load.py"), "--brokers", f"127.0.0.1:{broker.port}"]
+    command += ["--topic", topic, "--table", str(tmp_path / "table"), "--attempts", "20"]
     done = subprocess.run(
         command,
         env={**environment(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
