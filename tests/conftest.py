@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +21,9 @@ from tests.harness.broker import KEPT, Broker, open_brokers
 from tests.harness.data import access_log_lines
 from tests.harness.raw_client import RawClient
 from tests.harness.sanitizer import SLOWER
+
+if TYPE_CHECKING:
+    from tests.harness.spread import ByFileAndSession
 
 SECONDS_BY_FOLDER = {"unit": 120, "integration": 180}
 SHOWN_LOG_BYTES = 20_000
@@ -52,6 +55,14 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileAndSession | None:
+    """Who hands tests out where it is to be done by file."""
+    from tests.harness.spread import ByFileAndSession
+
+    return ByFileAndSession(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Tests stay to the end: no search for garbage looks through them, which takes 0.3 s where there are all."""
@@ -76,6 +87,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else:
         with_spark = [item for item in needing if item.get_closest_marker("spark")]
         check_javas([item for item in needing if item not in with_spark], with_spark)
+    if hasattr(config, "workerinput"):  # one of several processes has those that share a session: it begins with them
+        from tests.harness.spread import shares_the_session
+
+        items.sort(key=lambda item: not shares_the_session(item.nodeid.partition("::")[0]))
     for item in items:
         own = item.get_closest_marker("timeout")
         if seconds := own.args[0] if own else SECONDS_BY_FOLDER.get(item.path.parent.name):
