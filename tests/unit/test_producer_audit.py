@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -491,6 +492,25 @@ def test_a_closed_producer_claims_nothing_more() -> None:
             producer.send("t", b"y")
         producer.close()
         assert [event.n for event in events(broker)] == [1]
+
+
+def test_numbers_that_were_given_when_the_end_was_found_are_void_once() -> None:
+    """Of one message, and of a list."""
+    with FakeBroker() as broker:
+        producer = audited(broker, producer_type="async")
+        producer.send("t", b"x")
+        producer.flush()
+        (link,) = producer._router.links.values()
+        link.outbox.close()
+        for value in (b"1", [b"2", b"3"], [b"4"]):
+            with pytest.raises(ClosedError):
+                producer.send("t", value)
+        stamps = producer._placing._stamps
+        assert stamps is not None
+        found = stamps.of("t")
+        assert found is not None and found.take_voids() == [(1, 2), (2, 4), (4, 5)]
+        with contextlib.suppress(FastlogError):
+            producer.close()
 
 
 def test_a_topic_that_cannot_be() -> None:
