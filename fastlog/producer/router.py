@@ -181,13 +181,12 @@ class Router:
     def wait_stopped(self, deadline: float) -> None:
         """Return when all threads have ended; links that have not by the deadline give up what they have.
 
-        A thread that hangs in asking a broker or ZooKeeper is waited for ``END_SECONDS``.
+        A thread that hangs, as in asking a broker or ZooKeeper, is waited for ``END_SECONDS``.
         """
         links = self.every_link()
         if not wait_all([link.finished for link in links], deadline):
             for link in links:
                 link.abort(ClosedError("the producer was closed before the message was delivered"))
-            wait_all([link.finished for link in links], time.monotonic() + 0.1)
         wait_ended(self._ledger, END_SECONDS)
 
     # --- finding out ---

@@ -40,6 +40,21 @@ def test_room_to_write_is_waited_for_while_there_is_something_to_write() -> None
         assert not link.step().waits_to_write()
 
 
+def test_a_link_takes_the_place_of_one_that_asks_for_the_same_answers() -> None:
+    """While its broker is registered, and as long as it is not known to be away; not that of itself."""
+    with still_link() as link, still_link() as other, still_link(acks=0) as silent:
+        assert link.link.can_replace(other.link)
+        assert not link.link.can_replace(silent.link)
+        assert not link.link.can_replace(link.link)
+        link.link.set_registered(False)
+        assert not link.link.can_replace(other.link)
+        link.link.set_registered(True)
+        assert link.link.can_replace(other.link)
+        link.refuse()
+        link.put([b"x"])
+        assert not link.step().link.can_replace(other.link)
+
+
 def test_a_new_address_is_changed_to_once() -> None:
     with still_link() as link:
         link.put([b"1"])

@@ -75,6 +75,7 @@ def test_a_broker_that_a_topic_misses_is_looked_for_though_another_look_just_end
         router._topics = TopicsThatGrow()
         router._look_for_missing()
         wait_until("the broker is in use again", lambda: (1, -1) in route.buffers)
+        wait_until("nothing is looked for any more", lambda: "fastlog-producer-find" not in threads_of_producers())
 
 
 @pytest.fixture
