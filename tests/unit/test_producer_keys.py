@@ -125,6 +125,9 @@ def test_what_is_simple_is_compiled_from_the_second_call_on(
         slow.clear()
         producer.send("t", [None, b"v"], keys=[b"k", None], headers=[("h", "1")], timestamp=5)
         producer.send("t", [None], keys=[None], timestamp=5)
+        producer.send("t", b"v")
+        producer.send("t", [b"v", b"w"])
+        producer.send("t", None, key="k")
         assert not slow
 
 
