@@ -125,6 +125,7 @@ def test_what_is_simple_is_compiled_from_the_second_call_on(
         slow.clear()
         producer.send("t", [None, b"v"], keys=[b"k", None], headers=[("h", "1")], timestamp=5)
         producer.send("t", [None], keys=[None], timestamp=5)
+        producer.send("t", [None, None], keys=[b"", ""])
         producer.send("t", b"v")
         producer.send("t", [b"v", b"w"])
         producer.send("t", None, key="k")
@@ -154,6 +155,15 @@ def test_values_without_a_key_stay_together_and_go_anywhere(kafka: FakeKafka) ->
     for number in found:
         plain = [value for key, value in found[number] if key is None]
         assert plain == [b"1", b"2", b"3"] * (len(plain) // 3)
+
+
+def test_lists_without_keys_take_turns_at_the_partitions(kafka: FakeKafka, slow: list[Any]) -> None:
+    """Whenever one has filled a request."""
+    with Producer(kafka.address, producer_type="async", batch_messages=3) as producer:
+        for _ in range(60):
+            producer.send("t", [b"1", b"2", b"3"], keys=[None, None, None])
+        assert len(slow) == 1
+    assert set(records(kafka)) == {0, 1, 2, 3}
 
 
 def test_a_partitioner_of_ones_own_is_asked_for_each(kafka: FakeKafka) -> None:
