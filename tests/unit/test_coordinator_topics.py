@@ -685,3 +685,15 @@ def test_a_directory_that_was_only_begun_is_never_half_a_topic(tmp_path: Path, f
         assert second.create("u", 3).error_code == Code.NONE
         if not found:
             assert second.create("t", 3).error_code == Code.NONE
+
+
+@pytest.mark.parametrize("faults", ["create.directory@1=EIO", "create.side_file@1=EIO", "create.segment@2=ENOSPC"])
+def test_a_topic_that_cannot_be_made_leaves_no_directory(running: Coordinated, faults: str) -> None:
+    """Not even the one at which it stopped, which is no partition yet: the name is free, on the disk too."""
+    _files.arm(faults, "test")
+    assert running.create("t", 3).error_code == Code.KAFKA_STORAGE_ERROR
+    _files.arm("", "test")
+    running.turn_until("it is put away", lambda: not running.topics._busy and not running.loop.tasks)
+    assert {path.suffix[-7:] for path in running.directory.glob("t-*")} <= {"-delete"}  # which the keeper empties
+    assert (recorded(running), running.topics.partitions("t")) == ({}, [])
+    assert running.create("t", 3).error_code == Code.NONE

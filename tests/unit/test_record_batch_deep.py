@@ -132,6 +132,24 @@ def test_a_batch_that_is_larger_than_a_window_is_opened(tmp_path: Path, monkeypa
     assert [position for position, _ in found.damaged_wrappers] == [len(build(ITEMS))]
 
 
+def test_a_scan_takes_no_more_memory_than_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a batch that is larger, too: its checksum is made piece by piece."""
+    monkeypatch.setattr(stored, "WINDOW_BYTES", 2000)
+    asked: list[int] = []
+
+    class Watching(FileOps):
+        def read_into(self, fd: int, view: memoryview, position: int) -> int:
+            asked.append(len(view))
+            return super().read_into(fd, view, position)
+
+    path = tmp_path / "log"
+    path.write_bytes(build(ITEMS))
+    with opened(path) as fd:
+        found = FORMAT.scan(Watching(), fd, 0, path.stat().st_size)
+    assert (found.end, found.count) == (path.stat().st_size, len(ITEMS))
+    assert max(asked) == 2000
+
+
 def test_the_lines_of_todays_dump_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Source: Apache Kafka 4.2 (DumpLogSegments): these words in this order; a batch has no payload of its own."""
     last = 2**31 - 2
