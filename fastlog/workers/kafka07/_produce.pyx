@@ -238,8 +238,6 @@ cdef class Produces:
         if s != NULL and fl_load(&s.state) & (FL_STATE_READ_ONLY | FL_STATE_OFFLINE):
             return self.refuse(c, receipt, CODE_OFFLINE, "produce to a partition that takes no appends", 0, name, name_size,
                                partition)
-        if size > <size_t>0x7fffffff:
-            return CLOSE
         format_of(FORMAT_OF_NEW if s == NULL or converts else s.format).validate(data, size, self.max_message, &found)
         if found.status == ENTRIES_TOO_LARGE:
             fl_bump(&self.counters[<int>N_TOO_LARGE], 1)
