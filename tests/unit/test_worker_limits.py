@@ -15,6 +15,7 @@ from fastlog.log import _files
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
 from tests.harness.processor import Processor
+from tests.harness.sanitizer import SLOWER
 from tests.harness.timing import PATIENCE, sooner_than
 from tests.harness.workers import PARTITIONS, Workers, drain, is_silent
 
@@ -261,7 +262,7 @@ def test_a_held_fetch_waits_for_its_least_bytes_exactly(tmp_path: Path, least: i
             assert raw.decode_held(client.recv_own()[1]) == (0, 42, 0, GOOD * 2)
 
 
-IDLE_MS = 300
+IDLE_MS = 300 * SLOWER
 
 
 @pytest.fixture
@@ -269,7 +270,8 @@ def impatient(tmp_path: Path) -> Iterator[Workers]:
     """Idle connections are closed soon; the loop looks for them often."""
     with Workers(tmp_path, heartbeat_ms=10, idle_ms=IDLE_MS, fetch_max_wait_ms=10_000_000) as running:
         with running.connect() as client:
-            assert client.produce_ack("t", 0, raw.entry(bytes(900_000)) * 8, raw.FLUSHED).error == 0
+            for _ in range(8):  # each has to be whole before the limit
+                assert client.produce_ack("t", 0, raw.entry(bytes(900_000)), raw.FLUSHED).error == 0
         yield running
 
 
@@ -407,7 +409,7 @@ def test_a_client_of_0_7_waits_five_seconds_for_a_flush_that_it_is_owed(tmp_path
         asking[2].send_raw(raw.multifetch_frame([("t", 0, 14, 9)]))
         for client in asking:
             client.wait_received()
-            assert is_silent(client)
+            assert is_silent(client) or time.monotonic() - begun >= 5
         assert asking[0].recv_answer() == (0, b"")
         assert time.monotonic() - begun >= 5
         assert raw.decode_offsets(asking[1].recv_answer().body) == [14]
