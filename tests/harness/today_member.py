@@ -114,7 +114,11 @@ def kafka_python(address: str, group: str, topic: str, diary: Diary, instance: s
     timeout_ms = FIRST_POLL_MS
     while not is_over:
         following = {}
-        for place, messages in consumer.poll(timeout_ms, max_records=BATCH).items():
+        try:
+            found = consumer.poll(timeout_ms, max_records=BATCH)
+        except kafka.errors.KafkaConnectionError:
+            continue  # 3.0.12 without a coordinator asks for metadata, and lets that error rise (BaseCoordinator)
+        for place, messages in found.items():
             timeout_ms = 200
             for message in messages:
                 diary.write("read", place.partition, message.offset)
