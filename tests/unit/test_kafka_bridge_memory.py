@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import threading
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,8 @@ from tests import reference
 from tests.harness import raw_client as raw
 from tests.harness import today
 from tests.harness.broker import wait_until
+from tests.harness.shared_log import in_child
+from tests.harness.timing import PATIENCE
 from tests.harness.workers import Workers
 from tests.unit.test_kafka_bridge import read
 from tests.unit.test_kafka_data import Client
@@ -309,3 +313,34 @@ def test_an_offset_is_looked_for_in_what_a_read_brings(workers: Workers) -> None
         assert part.error_code == 0
         wanted = expected[4_000:]
         assert [found for found in records_of(bytes(part.records)) if found[0] >= wanted[0][0]] == wanted
+
+
+@pytest.mark.slow
+def test_a_thread_at_work_outlives_its_processor(tmp_path: Path) -> None:
+    """On a disk that stands still for longer than a stop waits: what the thread goes on with then is still there."""
+
+    def stop() -> None:
+        with Workers(tmp_path) as workers:
+            write(workers, FRONT + LARGE)
+            with Client(workers) as client:
+                today.asked(client.socket, today.API_VERSIONS, 0)
+                _files.arm("pread@2=slow:8000", "test")  # of the large message, by the thread
+                ask(client.socket, limit=MEGABYTE)
+                wait_until("a thread reads", lambda: workers.held()["jobs"] == 1)
+                workers.stop()
+
+    def bridges() -> int:
+        gc.collect()
+        return sum(type(one).__name__ == "Bridge" for one in gc.get_objects())
+
+    def work() -> None:
+        before = bridges()
+        stop()
+        is_there = bridges() == before + 1
+        threads = [one for one in threading.enumerate() if one.name.startswith("helper-")]
+        assert is_there or not threads
+        for thread in threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+    assert in_child(work) == 0
