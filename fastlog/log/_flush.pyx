@@ -269,7 +269,7 @@ cdef class PartitionFlusher:
         """0, -EMFILE when no directory could be opened now, or another -errno after a sync that counts as failed."""
         cdef char[PATH_BYTES] path
         cdef int fd, r
-        partition_path(self.arena, s, path, PATH_BYTES)  # fits: those of its segments, which are open or were, did
+        partition_path(self.arena, s, path, PATH_BYTES)
         fd = file_open(path, O_RDONLY | O_DIRECTORY, 0)
         if fd < 0:
             return -EMFILE if passing(fd) else fd

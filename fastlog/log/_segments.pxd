@@ -43,7 +43,7 @@ cdef int segment_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t 
 cdef int file_path(Arena arena, fl_slot* s, uint64_t base, int kind, char* out, size_t room) noexcept nogil
 cdef int flushed_mark_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t room) noexcept nogil
 cdef int marks_path(Arena arena, int directory, char* out, size_t room) noexcept nogil
-cdef int partition_path(Arena arena, fl_slot* s, char* out, size_t room) noexcept nogil
+cdef void partition_path(Arena arena, fl_slot* s, char* out, size_t room) noexcept nogil
 
 cdef enum:
     PATH_BYTES = 4096

@@ -70,11 +70,9 @@ cdef int locate(fl_header* h, fl_slot* s, uint64_t offset, fl_end* visible, Plac
         return LOCATED
 
 
-cdef int partition_path(Arena arena, fl_slot* s, char* out, size_t room) noexcept nogil:
-    """Write the partition directory's path; 0, or -1 when it does not fit."""
-    cdef int n = snprintf(out, room, "%s/%.*s-%u", arena.directories[s.directory], <int>s.name_bytes, <char*>s.name,
-                          s.partition)
-    return 0 if 0 < n < <int>room else -1
+cdef void partition_path(Arena arena, fl_slot* s, char* out, size_t room) noexcept nogil:
+    """Write the path of the directory of a partition that has a file there, whose path is longer and fits."""
+    snprintf(out, room, "%s/%.*s-%u", arena.directories[s.directory], <int>s.name_bytes, <char*>s.name, s.partition)
 
 
 cdef int segment_path(Arena arena, fl_slot* s, uint64_t base, char* out, size_t room) noexcept nogil:
