@@ -92,3 +92,18 @@ def test_records_without_a_time_are_passed_over(tmp_path: Path) -> None:
     log.log.flush()
     assert look_up(log, 0) == (7, 1, 0)
     assert look_up(log, None) == (7, 1, 0)
+
+
+def test_a_segment_whose_records_are_all_older_is_not_opened(tmp_path: Path) -> None:
+    """Retention may be dropping it, or its disk may not give it back: nobody needs it."""
+    log = BatchLog(tmp_path, **{"log.file.size": "30000"})
+    for time_ms in (5, 6, 50, 60):
+        log.append(batch(bytes(20_000), time_ms=time_ms))
+    log.log.flush()
+    first, second, *_ = (segment.base for segment in log.segments())
+    log.folder.joinpath(f"{first:020}.log").unlink()
+    found = [look_up(log, time_ms) for time_ms in (50, 60, 61)]
+    assert found == [(50, 2, 0), (60, 3, 0), None]
+    with pytest.raises(FileNotFoundError):
+        look_up(log, 5)
+    assert second > first
