@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fastlog import record_batches
+from fastlog.log import _files
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log.manager import LogManager
 from fastlog.record_batches import Record
@@ -618,6 +619,24 @@ def test_what_is_not_in_memory_is_fetched_as_well(workers: Workers, client: Clie
             got = [values_of(part) for part in found]
             assert sum(map(len, got)) == count
             assert {values[0][0] for values in got if values} == {offset}
+
+
+def test_what_is_in_memory_is_found_without_a_thread(workers: Workers, client: Client) -> None:
+    """Reads that may not wait for a disk are not those that can come short."""
+    client.make("near")
+    for _ in range(3):
+        client.produce(("near", 0, batch(b"x")), acks=-1)
+    with next(workers.directory.glob("near-0/*.log")).open("rb") as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError:
+            pytest.skip("the file system cannot say what is in memory")
+    before = workers.count("read_ahead")
+    _files.arm("pread@1-=short", "test")
+    (part,) = client.fetch(("near", 0, 2))
+    _files.arm("", "test")
+    assert [offset for offset, _ in values_of(part)] == [2]
+    assert workers.count("read_ahead") == before
 
 
 def test_errors_are_those_of_each_partition(client: Client) -> None:

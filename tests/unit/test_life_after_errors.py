@@ -27,7 +27,7 @@ def own(kind: int, body: bytes, version: int = 1) -> bytes:
     return raw.own_frame(kind, body, version=version, correlation=6)
 
 
-def acked(messages: bytes = GOOD, acks: int = raw.APPENDED, partition: int = 0, topic: str = "t") -> bytes:
+def acked(messages: bytes = GOOD, acks: int = raw.APPENDED, partition: int = 0, topic: str | bytes = "t") -> bytes:
     return own(raw.PRODUCE_ACK, raw.produce_ack_body(topic, partition, messages, acks))
 
 
@@ -56,6 +56,9 @@ ANSWERED: dict[str, Error] = {
     "too large": Error(acked(raw.entry(bytes(50_001))), 102),
     "wrong partition": Error(acked(partition=9), 3),
     "illegal name": Error(acked(topic="a/b"), 100),
+    "a name with the first half of a pair": Error(acked(topic=b"a\xed\xa0\x80"), 100),
+    "a name with the last letter for private use": Error(acked(topic="a\uf8ff"), 100),
+    "a name with a control character": Error(acked(topic="a\x9f"), 100),
     "a feature that is not there": Error(own(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD, 1, (1, 1, 1))), 105),
     "malformed": Error(own(raw.PRODUCE_ACK, b"\1"), 107),
     "a set larger than its request": Error(own(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD)[:-1]), 107),
