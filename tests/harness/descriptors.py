@@ -17,6 +17,6 @@ def open_descriptors() -> dict[int, str]:
     return found
 
 
-def count_descriptors() -> int:
-    """How many there are."""
-    return len(open_descriptors())
+def count_descriptors(below: Path | None = None) -> int:
+    """How many there are; or of a directory and what is in it, where other threads open what they need meanwhile."""
+    return sum(below is None or f"{name}/".startswith(f"{below}/") for name in open_descriptors().values())

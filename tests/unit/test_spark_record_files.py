@@ -104,13 +104,13 @@ def test_an_index_is_a_help_alone(log: Path, kind: str, monkeypatch: pytest.Monk
         return head(self)
 
     monkeypatch.setattr(RecordFiles, "_head", noted)
-    before = count_descriptors()
+    before = count_descriptors(log)
     files.seek(25)
     assert offsets_in(files.read(20))[0] == 20
     assert heads[-1] == 2 * size
     if kind == "right":
         assert heads == [size, 2 * size], "it leads to the batch before"
-    assert count_descriptors() == before + 1
+    assert count_descriptors(log) == before + 1
     files.seek(5)
     assert offsets_in(files.read(0))[0] == 0
 
@@ -120,7 +120,7 @@ def test_an_index_is_a_help_alone(log: Path, kind: str, monkeypatch: pytest.Monk
 
 def test_files_of_another_topic_are_not_here(log: Path, tmp_path: Path) -> None:
     """Nor those of one that is not there, or that cannot be read; nothing stays open."""
-    before = count_descriptors()
+    before = count_descriptors(log)
     with pytest.raises(NotHereError, match="is not the directory of the topic with the id"):
         files_of(log, bytes(16))
     with pytest.raises(NotHereError, match="is no absolute path"):
@@ -140,7 +140,7 @@ def test_files_of_another_topic_are_not_here(log: Path, tmp_path: Path) -> None:
     metadata.write_text("x" * 4096 + text)
     with pytest.raises(NotHereError, match="is not the directory"):
         files_of(log)
-    assert count_descriptors() == before
+    assert count_descriptors(log) == before
 
 
 def test_what_begins_behind_an_offset_is_not_here(log: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_segment_that_is_no_file_is_not_here(log: Path) -> None:
     path = log / segment_name(30, ".log")
     path.unlink()
     path.mkdir()
-    before = count_descriptors()
+    before = count_descriptors(log)
     files = files_of(log)
     with pytest.raises(NotHereError, match="no regular file"):
         files.seek(30)
@@ -167,12 +167,12 @@ def test_a_segment_that_is_no_file_is_not_here(log: Path) -> None:
     path.symlink_to(log / segment_name(0, ".log"))
     with pytest.raises(NotHereError, match=segment_name(30, ".log")):
         files_of(log).seek(30)
-    assert count_descriptors() == before
+    assert count_descriptors(log) == before
 
 
 def test_what_is_open_stays_readable(log: Path) -> None:
     """Retention may unlink it; once it is closed nothing is open."""
-    before = count_descriptors()
+    before = count_descriptors(log)
     files = files_of(log)
     files.seek(0)
     (log / segment_name(0, ".log")).unlink()
@@ -180,7 +180,7 @@ def test_what_is_open_stays_readable(log: Path) -> None:
     assert offsets_in(files.read(30)) == [30, 40]
     files.close()
     files.close()
-    assert count_descriptors() == before
+    assert count_descriptors(log) == before
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------

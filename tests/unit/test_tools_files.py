@@ -46,14 +46,14 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_is_behind_tha
 
     monkeypatch.setattr(os, "fsync", noted_sync)
     monkeypatch.setattr(Path, "replace", noted_replace)
-    descriptors = count_descriptors()
+    descriptors = count_descriptors(tmp_path)
     with placed(tmp_path / "out") as file:
         file.write(b"all of it")
         assert not (tmp_path / "out").exists()
     part = calls[0][1]
     assert calls == [("sync", part), ("move", part), ("sync", "directory")]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert count_descriptors() == descriptors
+    assert count_descriptors(tmp_path) == descriptors
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])
