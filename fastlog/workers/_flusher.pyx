@@ -36,17 +36,23 @@ cdef extern from "pthread.h" nogil:
     int pthread_cond_signal(pthread_cond_t*)
     int pthread_cond_broadcast(pthread_cond_t*)
 
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+
 cdef extern from "<poll.h>" nogil:
     struct pollfd:
         int fd
         short events
         short revents
-    int poll(pollfd*, unsigned long, int)
+    int ppoll(pollfd*, unsigned long, const timespec*, const void*)
     short POLLIN
 
 cdef enum:
     IDLE_CLOSE_NS = 2000000000
     RETRY_NS = 50000000
+    STOPPING_TURN_NS = 5000000
     AHEAD_BYTES = 2 << 20
     JOB_FLUSH = 1
     JOB_AHEAD = 2
@@ -388,8 +394,9 @@ cdef class FlusherLoop:
         """
         cdef fl_header* h = self.arena.header
         cdef pollfd waiting
-        cdef uint64_t now, wake_at, beat_at = 0
-        cdef int i, stage, timeout, result = 0
+        cdef timespec patience
+        cdef uint64_t now, wake_at, beat_at = 0, timeout_ns
+        cdef int i, stage, result = 0
         self.most_threads = most_threads
         self.begun_ns = <uint64_t*>calloc(most_threads * self.lane_count, 8)
         if self.begun_ns == NULL:
@@ -426,15 +433,18 @@ cdef class FlusherLoop:
                         break
                 if wake_at == 0 or wake_at > beat_at:
                     wake_at = beat_at
-                timeout = 0 if wake_at <= now else <int>((wake_at - now + 999999) // 1000000)
-                if stage == FL_STAGE_FLUSHER and timeout > 5:
-                    timeout = 5
+                timeout_ns = 0 if wake_at <= now else wake_at - now
+                if stage == FL_STAGE_FLUSHER:
+                    timeout_ns = min(timeout_ns, <uint64_t>STOPPING_TURN_NS)
                 self.turns += 1
-                poll(&waiting, 1, timeout)
+                # whole milliseconds would nearly double the least time between two flushes
+                patience.tv_sec = <long>(timeout_ns // 1000000000)
+                patience.tv_nsec = <long>(timeout_ns % 1000000000)
+                ppoll(&waiting, 1, &patience, NULL)
             self.close_lanes()
-        patience = time.monotonic() + 1.0
+        until = time.monotonic() + 1.0
         for worker in self.workers:
-            worker.join(timeout=max(0.0, patience - time.monotonic()))
+            worker.join(timeout=max(0.0, until - time.monotonic()))
         return result
 
 
