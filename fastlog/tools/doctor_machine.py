@@ -24,6 +24,7 @@ from fastlog.tools.findings import Finding, Subject, bad, ok, warn
 
 SYNCS = 5
 SLOW_SYNC_SECONDS = 0.05
+DISCARD_REMEDY = "flushes wait while segments are removed: mount it without discard, and let fstrim.timer run"
 SCARCE_SHARE, LOW_SHARE = 0.05, 0.15
 SCARCE_BYTES = 16 * 2**20
 """Less is scarce on any disk, also on one that is as small."""
@@ -70,6 +71,8 @@ def check_disks(subject: Subject) -> Iterator[Finding]:
                     text,
                     "a flushed acknowledgement takes that long: put log.dir on another disk, or see what else uses it",
                 )
+            elif "discard" in mounted(there)[1]:
+                yield warn("disk", "disk-discards", f"{text}; mounted with discard", DISCARD_REMEDY)
             else:
                 yield ok("disk", text)
         yield _space(there)
@@ -196,7 +199,7 @@ def _directory(path: Path, subject: Subject, clusters: dict[str, Path]) -> Findi
 
 def _lying(path: Path, there: Path, text: str) -> Finding:
     """What the file system says about a directory with which nothing else is wrong."""
-    kind = file_system(there)
+    kind, _ = mounted(there)
     if kind in _IN_MEMORY:
         remedy = "name a --log-dir on a disk, unless the data may go with the machine's next start"
         return warn("directory", "directory-in-memory", f"{path} lies in memory ({kind})", remedy)
@@ -279,19 +282,20 @@ def _nearest(path: Path) -> Path:
     return path
 
 
-def file_system(path: Path) -> str:
-    """The kind of the file system on which a path lies; empty where the kernel does not tell."""
+def mounted(path: Path) -> tuple[str, frozenset[str]]:
+    """The kind and the options of the file system on which a path lies; empty where the kernel does not tell."""
     device = path.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return ""
+        return "", frozenset()
     for line in lines:
         before, _, behind = line.partition(" - ")
         if before.split()[2:3] == [wanted]:
-            return behind.split(" ", 1)[0]
-    return ""
+            kind, *_, options = behind.split(" ")
+            return kind, frozenset(options.split(","))
+    return "", frozenset()
 
 
 def _write_remedy(number: int) -> str:

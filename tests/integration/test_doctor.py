@@ -33,7 +33,8 @@ from tests.harness.timing import PATIENCE, patch_time
 from tests.harness.zookeeper_wire import WireZooKeeper
 
 EXPECTED_HERE = {
-    "directory-temporary", "directory-in-memory", "clock-not-kept", "space-low", "space-scarce", "sync-slow"
+    "directory-temporary", "directory-in-memory", "clock-not-kept", "space-low", "space-scarce", "sync-slow",
+    "disk-discards",
 }  # fmt: skip
 """What the machine of the tests may have, whatever the test makes; tests of these look at them alone."""
 
@@ -359,10 +360,28 @@ def test_directories_in_memory_and_far_away(doctor: Doctor, monkeypatch: pytest.
     assert doctor.names("--log-dir", "/dev/shm/fastlog-doctor", keep=("directory-in-memory",)) == [
         "directory-in-memory"
     ]
-    monkeypatch.setattr(doctor_machine, "file_system", lambda path: "nfs4")
+    monkeypatch.setattr(doctor_machine, "mounted", lambda path: ("nfs4", frozenset()))
     assert doctor.names() == ["directory-remote"]
-    monkeypatch.setattr(doctor_machine, "file_system", lambda path: "ext4")
+    monkeypatch.setattr(doctor_machine, "mounted", lambda path: ("ext4", frozenset()))
     assert doctor.names("--log-dir", "/tmp/fastlog-doctor", keep=("directory-temporary",)) == ["directory-temporary"]
+
+
+@pytest.mark.parametrize(("options", "found"), [("rw,discard", ["disk-discards"]), ("rw,nodiscard", []), ("rw", [])])
+def test_a_disk_that_discards(options: str, found: list[str], doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = doctor.directory.parent.stat().st_dev
+    read = Path.read_text
+
+    def read_text(path: Path, **how: str) -> str:
+        if path != Path("/proc/self/mountinfo"):
+            return read(path, **how)
+        return (
+            "21 1 99:1 / /other rw - xfs /dev/b rw,discard\n"
+            f"22 1 {os.major(device)}:{os.minor(device)} / / rw,relatime shared:1 - ext4 /dev/a {options}\n"
+        )
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert doctor.names(keep=("disk-discards",)) == found
+    assert doctor_machine.mounted(doctor.directory.parent)[0] == "ext4"
 
 
 def test_a_slow_disk(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
