@@ -20,7 +20,7 @@ import click
 
 from perf.beside_kafka import connections
 from perf.beside_kafka.steps import CLIENTS, LATENCY, LATENCY_MESSAGES, Load, Step, why_not
-from perf.beside_kafka.systems import CLASSPATH, Fastlog, Kafka, System, memory_bytes, processor_seconds
+from perf.beside_kafka.systems import CLASSPATH, Fastlog, Kafka, System, memory_bytes, processor_seconds, settle
 from perf.command import run, say
 
 PACED = (
@@ -81,6 +81,7 @@ def one_round(number: int, systems: list[System], names: list[str], messages: in
         for system in ordered:
             topic = f"paced-{partitions}-{number}"
             create(system, topic, partitions)
+            settle()
             found = measure(system, step, Load(system.address, topic, partitions, count))
             delete(system, topic)
             if number:

@@ -24,6 +24,7 @@ CLASSPATH = "FASTLOG_KAFKA_CLASSPATH"
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 """As Kafka's own start script has it."""
 START_SECONDS = 120.0
+SETTLE_SECONDS = 1.5
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # 10 bytes: ApiVersions version 0 of no client
 
 
@@ -101,7 +102,8 @@ class Kafka:
         directory.mkdir(parents=True)
         port, controller = free_port(), free_port()
         settings = directory / "server.properties"
-        settings.write_text(configuration(directory, port, controller))
+        # it removes the files of a deleted topic a minute later, which would hold up whoever is measured then
+        settings.write_text(configuration(directory, port, controller) + "log.segment.delete.delay.ms=1000\n")
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if cluster.startswith("-"):
             cluster = f"a{cluster[1:]}"
@@ -128,6 +130,13 @@ class Kafka:
 def processor_seconds(processes: Sequence[psutil.Process]) -> float:
     """User and system time that they have taken."""
     return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+def settle() -> None:
+    """Wait until the disk has nothing to do for what came before: files that are removed, pages that nobody flushed."""
+    time.sleep(SETTLE_SECONDS)
+    os.sync()
+    time.sleep(SETTLE_SECONDS)
 
 
 def memory_bytes(processes: Sequence[psutil.Process]) -> int:

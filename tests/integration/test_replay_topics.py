@@ -194,3 +194,15 @@ def test_an_end_that_does_not_become_visible_is_said(
     ran = replay(run, broker, "unseen", "unseen-copy")
     assert ran.code == 1 and "unseen, partition 0-0 ends at 20, before offset 60" in ran.refused()[0], ran
     assert "not visible" in ran.refused()[1] and "fastlog topics describe unseen" in ran.refused()[2]
+
+
+def test_what_is_replayed_is_visible_when_it_ends(run: Commands) -> None:
+    """Of a broker that flushes only when it is asked to."""
+    lazy = {"log.flush.interval": 1_000_000, "log.default.flush.interval.ms": 600_000}
+    with testing.broker(processors=1, properties=lazy) as broker:
+        make(broker, "messages", "lazy", COUNT)
+        arguments = ("--input-topic", "lazy", "--output-topic", "again", "--brokers", broker.address)
+        assert run("replay", *arguments).code == 0
+        with SimpleConsumer(broker.host, broker.port) as consumer:
+            ends = [consumer.get_offsets_before(topic, 0, fastlog.LATEST) for topic in ("lazy", "again")]
+    assert ends[0] == ends[1] != [0]
