@@ -211,9 +211,7 @@ class Connection:
             with self._waiting():
                 return self._inbox.take(self._socket.fileno(), math.ceil(slice_of(max(0.0, seconds)) * 1000))
         except EOFError:
-            ended = ConnectionEnded(f"{self.peer} closed the connection")
-            ended.is_silent = not self._inbox.held_bytes
-            raise ended from None
+            raise self._ended() from None
         except OSError as error:
             raise self._broken(error) from error
 
@@ -228,6 +226,13 @@ class Connection:
 
     def _late(self, seconds: float) -> TransportError:
         return TransportError(f"{self.peer} did not answer within {seconds:g} s")
+
+    def _ended(self) -> ConnectionEnded:
+        # Whoever raises it has no name for it: with one, the error, its traceback and all frames of the call would hold
+        # each other, and sockets among them stay open until the next garbage collection.
+        ended = ConnectionEnded(f"{self.peer} closed the connection")
+        ended.is_silent = not self._inbox.held_bytes
+        return ended
 
     def _broken(self, error: OSError) -> TransportError:
         # A closed descriptor is what is left after another thread has closed this connection.
@@ -317,10 +322,13 @@ class Broker:
                     if sock is not None:
                         sock.close()
                     raise
+        raise self._unreached(failure, "; ".join(reasons))
+
+    def _unreached(self, failure: type[TransportError], reasons: str) -> TransportError:
         listed = ", ".join(str(address) for address in self.addresses)
-        unreached = failure(f"cannot reach a broker at {listed}\n{'; '.join(reasons)}\n{self.hint}")
-        unreached.broker, unreached.reason = listed, "; ".join(reasons)
-        raise unreached
+        unreached = failure(f"cannot reach a broker at {listed}\n{reasons}\n{self.hint}")
+        unreached.broker, unreached.reason = listed, reasons
+        return unreached
 
     def metadata_or_none(self, topics: tuple[str, ...] | None = None) -> responses.MetadataAnswer | None:
         """What the broker says about itself and the topics, on a connection of its own; None from a plain 0.7 broker.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import resource
 import socket
@@ -10,6 +11,7 @@ import struct
 import threading
 import time
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -546,3 +548,30 @@ def test_a_wait_that_is_given_up_leaves_no_socket_open(monkeypatch: pytest.Monke
             broker.connect()
         monkeypatch.undo()
         assert [each.fileno() for each in made] == [-1]
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["closed", "refused"])
+def test_an_error_is_gone_with_its_frames(is_there: bool) -> None:
+    """Without a garbage collection: what the callers hold, as sockets, is freed when the error has been handled."""
+
+    class Held:
+        pass
+
+    def fail(held: Held) -> None:
+        with pytest.raises(TransportError):
+            if is_there:
+                connection.receive()
+            else:
+                Broker([Address("127.0.0.1", 1)], PATIENCE).connect()
+
+    with connected() as (connection, theirs):
+        theirs.close()
+        gc.disable()
+        try:
+            held = Held()
+            gone = weakref.ref(held)
+            fail(held)
+            del held
+            assert gone() is None
+        finally:
+            gc.enable()
