@@ -223,23 +223,6 @@ cdef class Delivery:
         self.lease = lease
         self.decode = decode
 
-    # -- what the Python half does -------------------------------------------------------------------------------------
-
-    def _next_chunk(self, double timeout):
-        raise NotImplementedError
-
-    def _wait_for_lease(self, double timeout):
-        raise NotImplementedError
-
-    def _cut(self, chunk, int64_t offset):
-        raise NotImplementedError
-
-    def _stopped(self, Place place, error):
-        raise NotImplementedError
-
-    def _silence(self):
-        raise NotImplementedError
-
     # -- what it calls -------------------------------------------------------------------------------------------------
 
     def begin_chunk(self, Place place not None, chunk not None, int64_t start, int64_t end):

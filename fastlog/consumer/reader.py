@@ -167,7 +167,7 @@ class Reader:
         """Whether the next chunk was requested already, or is in a local file."""
         if self.local is not None:
             return self._proven and self.offset < self.local.limit
-        return self._channel.has_pending and self._asked_bytes > 0
+        return self._channel.has_pending
 
     def soon(self, seconds: float) -> Chunk | None:
         """The next messages if they were requested, or are in a local file, and come within ``seconds``; else None.
