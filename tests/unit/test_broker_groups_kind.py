@@ -9,6 +9,7 @@ from fastlog.consumer.broker_groups.kind import InBroker
 from fastlog.consumer.broker_groups.topics import find_topics
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.errors import ConfigError, GroupCoordinatorError
+from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.fake_coordinator import FakeCoordinator
 from tests.harness.timing import PATIENCE
@@ -23,10 +24,10 @@ def test_each_of_several_addresses_is_asked_whose_it_is_and_a_single_one_is_not(
     """Those that do not answer are left out."""
     with FakeCoordinator() as only:
         open_and_close(only.address)
-        assert only.connections == 1
+        wait_until("it is asked", lambda: only.connections == 1)
     with FakeCoordinator() as first, FakeCoordinator() as same:
         open_and_close(f"{first.address},{same.address},127.0.0.1:1")
-        assert (first.connections, same.connections) == (2, 1)
+        wait_until("both are asked", lambda: (first.connections, same.connections) == (2, 1))
         with (
             FakeCoordinator("another") as other,
             pytest.raises(ConfigError, match="is another broker"),
