@@ -226,12 +226,15 @@ OF_NO_AREA = (
 
 
 NEAR = {
+    "fastlog/consumer/fetchers.py": _unit("fetching fetching_trouble"),
     "fastlog/consumer/record_lookup.py": _unit("group_record_topics"),
     "fastlog/mirror/records/cluster.py": _integration("record_mirror record_mirror_leaders"),
     "fastlog/mirror/records/gaps.py": _unit("mirror_batches"),
     "fastlog/mirror/records/lane.py": _unit("mirror_record_lane"),
     "fastlog/mirror/records/mirror.py": _unit("mirror_record_sources") + _integration("record_mirror"),
     "fastlog/mirror/records/worker.py": _unit("mirror_worker") + _integration("record_mirror record_mirror_leaders"),
+    "fastlog/producer/_send.pyx": _unit("producer_keys producer_rows producer_compiled"),
+    "fastlog/producer/batching.py": _unit("producer_hooks"),
     "fastlog/producer/publisher.py": _unit("loghandler"),
     "fastlog/scanning/columns.py": _unit("scan_columns") + _integration("scan scan_records"),
     "fastlog/tools/append_dump.py": _unit("tools_dumps tools_files") + _integration("dump_load dump_records"),

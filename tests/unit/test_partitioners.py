@@ -38,6 +38,7 @@ def test_murmur2_gives_the_numbers_of_the_java_client() -> None:
     }
     for data, expected in vectors.items():
         assert murmur2(data) == expected & 0xFFFFFFFF
+        assert Murmur2Partitioner().partition(data, 1000) == (expected & 0x7FFFFFFF) % 1000
 
 
 def test_javas_hash_with_its_smallest_number() -> None:

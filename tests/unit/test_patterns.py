@@ -25,7 +25,7 @@ def grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.tuples(inner, repeat).map(lambda two: f"({two[0]}){two[1]}"),
         st.tuples(st.sampled_from("abc."), st.sampled_from(["*+", "++", "?+"])).map("".join),
         st.tuples(st.sampled_from(["?=", "?!", "?i:", "?s:"]), inner).map(lambda two: f"({two[0]}{two[1]})"),
-        st.sampled_from(["(?<=a)", "(?<!b)", "(?<=ab|ba)"]),
+        st.sampled_from(["(?<=a)", "(?<!b)", "(?<=ab|ba)", "(?!)"]),
     )
 
 
@@ -38,6 +38,12 @@ def test_they_match_what_re_says(pattern: str, name: str) -> None:
             Pattern(pattern)
         return
     assert Pattern(pattern).matches(name) is (expected is not None)
+
+
+def test_what_matches_nothing_matches_nothing() -> None:
+    """Wherever it stands, and whatever is beside it."""
+    for pattern in ("(?!)", "(?!).*", ".*(?!)", "(?:(?!)|a)b"):
+        assert [name for name in ("", "a", "b", "ab") if Pattern(pattern).matches(name)] == ["ab"][: "|" in pattern]
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,17 @@ from fastlog.producer import (
     Sender,
     StringEncoder,
 )
+from fastlog.producer import batching as batching_module
+from fastlog.producer import placing as placing_module
+from fastlog.producer import waiting as waiting_module
 from fastlog.producer._buffer import Quota
 from fastlog.producer.batching import BatchQueue
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.waiting import OneShotEvent
 from tests.harness.broker import wait_until
-from tests.harness.fake_broker import FakeBroker, stored
+from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.harness.fake_kafka import FakeKafka
-from tests.harness.timing import PATIENCE
+from tests.harness.timing import PATIENCE, patch_time
 
 
 class Recorder:
@@ -213,6 +216,30 @@ def test_the_queue_time_holds_while_items_keep_coming() -> None:
     assert queue.finished.wait(30)
 
 
+def test_the_queue_time_is_over_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not before: what comes a millisecond earlier is of the same batch."""
+    now = [1000.0]
+    patch_time(monkeypatch, batching_module, monotonic=lambda: now[0])
+    note = Recorder()
+    queue = batch_queue(note, queue_time_ms=1_000_000, callback=True)
+
+    def put(name: str) -> None:
+        queue.put(QueueItem(name, "t"))
+        wait_until("it is taken", lambda: ("after_dequeuing", name) in note.calls)
+
+    put("FIRST")
+    now[0] = 1999.999
+    put("SECOND")
+    put("THIRD")  # whoever takes it has looked whether the second one is due
+    assert handled(note) == []
+    now[0] = 2000.0
+    put("LAST")
+    wait_until("the batch", lambda: handled(note))
+    assert handled(note) == [["FIRST", "SECOND", "THIRD", "LAST"]]
+    queue.stop()
+    assert queue.finished.wait(PATIENCE)
+
+
 @pytest.mark.parametrize("settings", [{"queue_full": "raise"}, {"enqueue_timeout_ms": 0}, {"enqueue_timeout_ms": 20}])
 def test_a_full_queue_raises_when_asked_to(settings: dict[str, Any]) -> None:
     """0.7's vector: a queue of 10 takes no 11th; the callback hears of the refusal."""
@@ -232,6 +259,40 @@ def test_a_full_queue_raises_when_asked_to(settings: dict[str, Any]) -> None:
     assert len(handled(note)) == 12  # with the last batch of the callbacks
     with pytest.raises(ClosedError):
         queue.put(QueueItem("late", "t"))
+
+
+@pytest.mark.parametrize("with_handler", [False, True])
+def test_room_is_waited_for_as_long_as_is_said(monkeypatch: pytest.MonkeyPatch, with_handler: bool) -> None:
+    """To the millisecond, with handlers and without."""
+    release = threading.Event()
+    moments: list[float] = []
+    here = threading.get_ident()
+
+    def now() -> float:
+        """Each look of this thread finds the next moment; at last the time is over."""
+        if threading.get_ident() == here and moments:
+            return moments.pop(0)
+        return moments[0] if moments else 11_000.0
+
+    with FakeBroker(hook=stalled(release)) as broker:
+        producer = Producer(
+            broker.address, producer_type="async", queue_messages=1, batch_messages=1, in_flight_bytes=100,
+            enqueue_timeout_ms=10_000_000, event_handler=DefaultEventHandler() if with_handler else None,
+        )  # fmt: skip
+        producer.send("t", b"x" * 60)
+        try:
+            wait_until("the broker holds it back", lambda: broker.seen["ProduceAckRequest"])
+            for module in (placing_module, waiting_module):
+                patch_time(monkeypatch, module, monotonic=now)
+            with pytest.raises(QueueFullError):
+                for _ in range(10):  # some of them find room, at once or later
+                    moments[:] = [1000.0, *[10_999.999] * 6]
+                    producer.send("t", b"x" * 60)
+            assert not moments
+        finally:
+            monkeypatch.undo()
+            release.set()
+            producer.close()
 
 
 @pytest.mark.parametrize("callback", [True, False])

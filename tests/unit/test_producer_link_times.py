@@ -566,6 +566,16 @@ def test_an_abort_fails_everything_there_is() -> None:
         assert link.flush().is_set()
 
 
+def test_what_another_link_gives_up_is_sent_before_what_comes_later() -> None:
+    with still_link() as link, still_link() as other:
+        other.put([b"0", b"1"], partition=-1)
+        link.put([b"own"])
+        assert all(link.link.adopt(chunk) for chunk in other.link.outbox.take(True))
+        peer = link.step().accept()
+        link.step()
+        assert [peer.messages() for _ in range(3)] == [[b"0"], [b"1"], [b"own"]]
+
+
 def test_what_is_adopted_at_the_very_end_fails_once_or_goes_back() -> None:
     """Also what comes between the last look and the word that it is over."""
     with still_link() as link, still_link() as from_whom:

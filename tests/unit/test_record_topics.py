@@ -85,6 +85,13 @@ def test_an_answer_that_is_none() -> None:
     for bad in (whole + b"\0", b"\xff" * 6 + whole, whole[:5] + b"\xff\xff\xff\xff\x0f" + whole[6:]):
         with pytest.raises(ProtocolError):
             parse_known_topics(Answer(bad))
+    left = len(whole) - 6  # behind the number of brokers
+    for count, said in (
+        (left + 1, rf"announces {left + 1} brokers, with {left} bytes left"),
+        (left, "^(?!.*announces)"),
+    ):
+        with pytest.raises(ProtocolError, match=said):
+            parse_known_topics(Answer(whole[:5] + bytes([(count + 1) & 0x7F | 0x80, (count + 1) >> 7]) + whole[6:]))
     with pytest.raises(ProtocolError, match="is not UTF-8"):
         parse_known_topics(Answer(whole.replace(b"cluster", b"\xff" * 7)))
 
