@@ -228,6 +228,7 @@ OF_NO_AREA = (
 NEAR = {
     "fastlog/consumer/fetchers.py": _unit("fetching fetching_trouble"),
     "fastlog/consumer/record_lookup.py": _unit("group_record_topics"),
+    "fastlog/log/formats/base.py": _unit("formats log_scans"),
     "fastlog/mirror/records/cluster.py": _integration("record_mirror record_mirror_leaders"),
     "fastlog/mirror/records/gaps.py": _unit("mirror_batches"),
     "fastlog/mirror/records/lane.py": _unit("mirror_record_lane"),

@@ -85,7 +85,7 @@ def nearest(mutant: Mutant, files: list[str]) -> list[str]:
     told = {f"tests/{name}" for name in NEAR.get(mutant.path, ())}
     if told:
         return [name for name in files if name.partition("::")[0] in told]
-    package, _, module = mutant.path.rpartition(".")[0].replace("/", ".").rpartition(".")
+    package, _, module = mutant.path.rpartition(".")[0].removesuffix("/__init__").replace("/", ".").rpartition(".")
     stem = module.partition(".")[0].strip("_")
     imports = re.compile(rf"\b{package}\.{module}\b|\bfrom {package} import \(?[^)\n]*\b{module}\b")
     named = [name for name in files if stem in Path(name.partition("::")[0]).name]
