@@ -62,6 +62,8 @@ def member_storm(count: int, seed: int, directory: Path) -> Outcome:
                 time.sleep(source.uniform(0, PAUSE_SECONDS))
                 produced += STEP_RECORDS
             storm.calm_down()
+            for kind in set(kinds) - _assigned(members):  # those that there were may have been killed before they were
+                members.start(kind=kind)
             expected = {(partition, offset) for partition in range(PARTITIONS) for offset in range(produced)}
             try:
                 wait_until("all is read", lambda: expected <= members.seen(), READ_SECONDS, pause=0.2)
@@ -69,12 +71,21 @@ def member_storm(count: int, seed: int, directory: Path) -> Outcome:
                 missing = sorted(expected - members.seen())
                 outcome.violations.append(f"{len(missing)} records were read by nobody, the first {missing[:3]}")
             outcome.expect(members.seen() <= expected, "somebody has read what was not produced")
+            try:
+                wait_until(
+                    "each library has partitions", lambda: _assigned(members) == set(kinds), READ_SECONDS, pause=0.2
+                )
+            except AssertionError:
+                outcome.violations.append(f"only {sorted(_assigned(members))} have had partitions")
             outcome.violations += members.wrong()
-            read = {members.kinds[number] for number, diary in enumerate(members.diaries()) if diary}
-            outcome.expect(read == set(kinds), f"only {sorted(read)} have had partitions")
         code = broker.stop()
         outcome.expect(code == 0, f"the stop ended with {code}")
     return outcome
+
+
+def _assigned(members: Members) -> set[str]:
+    """The libraries of which a member has had partitions."""
+    return {members.kinds[number] for number, diary in enumerate(members.diaries()) if diary}
 
 
 class _Storm:

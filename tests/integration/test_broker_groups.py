@@ -124,8 +124,10 @@ def test_reading_goes_on_where_it_was_committed(address: str) -> None:
             assert message
             seen.append(message.payload)
             stream.done(message)
+        before = first.offsets
         first.commit_offsets()
-        assert first.committed == first.offsets
+        # a partition of which nothing was read may be begun meanwhile
+        assert before.items() <= first.committed.items() <= first.offsets.items()
     with consumer(address, "resume") as second:
         stream = stream_of(second, "resume")
         rest = read(stream, 23)
