@@ -118,13 +118,18 @@ class Workers:
             self.processors[processor].hand_over(accepted)
         return client
 
-    def connect_narrow(self, processor: int = 0) -> RawClient:
-        """A connection whose both ends hold as little as the kernel allows; not TCP, which is slow then."""
+    def connect_narrow(self, processor: int = 0, ends: list[socket.socket] | None = None) -> RawClient:
+        """A connection whose both ends hold as little as the kernel allows; not TCP, which is slow then.
+
+        Of the end that a processor has, a copy goes into ``ends``, for who makes it wider later.
+        """
         ours, theirs = socket.socketpair()
         for one in (ours, theirs):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         with theirs:
             self.processors[processor].hand_over(theirs)
+            if ends is not None:
+                ends.append(theirs.dup())
         ours.settimeout(PATIENCE)
         return Paired(ours)
 

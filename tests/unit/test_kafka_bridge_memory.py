@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import socket
 import threading
 import zlib
 from collections.abc import Iterator
@@ -87,7 +88,8 @@ def test_readers_that_take_nothing_hold_little_more_than_the_budget(workers: Wor
     """However many ask at the same time: what is still to be converted counts, so that most wait for room."""
     write(workers, data)
     with ExitStack() as stack:
-        clients = [stack.enter_context(workers.connect_narrow()) for _ in range(READERS)]
+        ends: list[socket.socket] = []
+        clients = [stack.enter_context(workers.connect_narrow(ends=ends)) for _ in range(READERS)]
         for client in clients:
             today.asked(client.socket, today.API_VERSIONS, 0)
         for client in clients:
@@ -96,6 +98,9 @@ def test_readers_that_take_nothing_hold_little_more_than_the_budget(workers: Wor
         workers.wait_still()
         # two answers at the most, in buffers that grow by doubling
         assert answer_bytes(workers) <= 2 * (2 * max(len(data) if limit == 1 else 0, MEGABYTE) + (256 << 10))
+        for end in ends:  # by a few bytes at a time it would be long until the last one hears anything
+            with end:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MEGABYTE)
         with ThreadPoolExecutor(len(clients)) as pool:
             (records,) = set(pool.map(lambda client: answered(client.socket), clients))
         expected = reference.as_records(data)
