@@ -363,11 +363,6 @@ class _LoopStream(Stream):
         super().wake()
         self._threads.wake()
 
-    def end(self) -> None:
-        """Hand out nothing any more; every iteration ends."""
-        super().end()
-        self._threads.wake()
-
     def _drive(self, feeds: tuple[Feed, ...], deadline: float | None) -> bool:
         """Fetching in the loop's thread would make it wait."""
         return False

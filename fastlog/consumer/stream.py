@@ -189,14 +189,14 @@ class Stream(Delivery):
     def refuse(self, error: FastlogError) -> None:
         """Have the stream raise ``error`` once, in the thread that asks it for messages. Safe in any thread."""
         self._refusals.append(error)
-        self._wakeup.set()
+        self.wake()
 
     def end(self) -> None:
         """Hand out nothing any more; every iteration ends. Safe in any thread and signal handler."""
         self._is_ended = True
         for feed in self._feeds:
             feed.fetch.place.end()
-        self._wakeup.set()
+        self.wake()
 
     # -- the half that is not compiled ---------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from fastlog.errors import (
     DecodeError,
     OwnershipLostError,
     StateError,
+    UnsupportedFeatureError,
 )
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.reading import source_of
@@ -361,6 +362,29 @@ def test_the_end_ends_every_iteration(broker: FakeBroker) -> None:
         assert FakeGroup.last.stops == 1
         with pytest.raises(ClosedError):
             await made.commit_offsets()
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_end", [True, False], ids=["the end", "an error"])
+def test_who_waits_learns_at_once(monkeypatch: pytest.MonkeyPatch, is_end: bool) -> None:
+    """Of the end, and of a topic that cannot be read: not when it would look again by itself."""
+    monkeypatch.setattr(aio_consumer, "_LOOK_AGAIN_SECONDS", 2 * PATIENCE)
+
+    async def main() -> None:
+        async with consumer() as made:
+            waiting = asyncio.create_task(made.poll(2 * PATIENCE))
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+            assert not waiting.done()
+            with sooner_than(PATIENCE):
+                if is_end:
+                    await made.close()
+                    assert await waiting is NoMessage.ENDED
+                else:
+                    FakeGroup.last.options["on_refused"]("t", UnsupportedFeatureError("of another kind"))
+                    with pytest.raises(UnsupportedFeatureError, match="of another kind"):
+                        await waiting
 
     run(main())
 
