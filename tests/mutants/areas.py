@@ -228,7 +228,6 @@ OF_NO_AREA = (
 NEAR = {
     "fastlog/consumer/fetchers.py": _unit("fetching fetching_trouble"),
     "fastlog/consumer/record_lookup.py": _unit("group_record_topics"),
-    "fastlog/log/formats/base.py": _unit("formats log_scans"),
     "fastlog/mirror/records/cluster.py": _integration("record_mirror record_mirror_leaders"),
     "fastlog/mirror/records/gaps.py": _unit("mirror_batches"),
     "fastlog/mirror/records/lane.py": _unit("mirror_record_lane"),
@@ -247,7 +246,12 @@ NEAR = {
     "fastlog/tools/replay_times.py": _integration("tail_replay replay_topics record_commands"),
     "fastlog/tools/write_dump.py": _unit("tools_dumps") + _integration("dump_load dump_records"),
     "fastlog/workers/_bridge.pyx": _unit("kafka_bridge kafka_bridge_memory") + _fault("bridge"),
+    "fastlog/workers/_partitions.pyx": _unit("workers_boundaries deletion lives kafka_requests"),
+    "fastlog/workers/_reads.pyx": _unit("workers_boundaries loop lives turns slot_waits") + _integration("wire_flush"),
+    "fastlog/workers/_writes.pyx": _unit("workers_boundaries loop lives life_after_errors")
+    + _integration("wire_flush"),
     "fastlog/workers/kafka07/_to_records.pyx": _unit("kafka07_records"),
+    "fastlog/workers/net/_sockets.pyx": _unit("loop wakeups turns") + _integration("connections"),
 }
 """Tests that catch the bugs of a source whose name they do not have: those that are tried first, and by ``--near``."""
 

@@ -80,7 +80,7 @@ class Suite:
 def nearest(mutant: Mutant, files: list[str]) -> list[str]:
     """The test files that ``NEAR`` has for the source, or have its module in their name, and those that import it.
 
-    A file may be given as one test of it, ``FILE::NAME``.
+    Where there are none, those that have its package in their name. A file may be given as one test, ``FILE::NAME``.
     """
     told = {f"tests/{name}" for name in NEAR.get(mutant.path, ())}
     if told:
@@ -88,8 +88,13 @@ def nearest(mutant: Mutant, files: list[str]) -> list[str]:
     package, _, module = mutant.path.rpartition(".")[0].removesuffix("/__init__").replace("/", ".").rpartition(".")
     stem = module.partition(".")[0].strip("_")
     imports = re.compile(rf"\b{package}\.{module}\b|\bfrom {package} import \(?[^)\n]*\b{module}\b")
-    named = [name for name in files if stem in Path(name.partition("::")[0]).name]
-    return named + [name for name in files if name not in named and imports.search(_text(name))]
+
+    def named(word: str) -> list[str]:
+        return [name for name in files if word in Path(name.partition("::")[0]).name]
+
+    found = named(stem)
+    found += [name for name in files if name not in found and imports.search(_text(name))]
+    return found or named(package.rpartition(".")[2])
 
 
 def nearest_first(mutant: Mutant, files: list[str]) -> list[str]:

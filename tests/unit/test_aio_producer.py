@@ -32,6 +32,8 @@ from fastlog.errors import (
     WrongPartitionError,
 )
 from fastlog.producer import Crc32Partitioner
+from fastlog.producer.link import Link
+from fastlog.producer.waiting import OneShotEvent
 from fastlog.wire import requests as rq
 from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.harness.timing import PATIENCE, sooner_than
@@ -197,6 +199,57 @@ def test_waiting_for_the_first_answer_of_a_broker_stops_no_other_task() -> None:
         run(main(broker))
 
 
+class Questions:
+    """Holds a broker's first answer about topics back until the loop has gone on."""
+
+    def __init__(self) -> None:
+        self.went_on: list[bool] = []
+        self._asked, self._turned = threading.Event(), threading.Event()
+
+    def hook(self, request: rq.Request) -> None:
+        if isinstance(request, rq.MetadataRequest) and not self._asked.is_set():
+            self._asked.set()
+            self.went_on.append(self._turned.wait(PATIENCE))
+
+    async def sent(self, sending: Coroutine[Any, Any, None]) -> None:
+        """Send, and let the answer come once the loop has had a turn meanwhile."""
+        task = asyncio.create_task(sending)
+        await until(self._asked.is_set)
+        self._turned.set()
+        await task
+        assert self.went_on == [True]
+
+
+@pytest.mark.parametrize("choice", [{}, {"key": b"k"}, {"partition": 0}, {"partition": (0, 1)}, {"partition": -1}])
+def test_the_loop_goes_on_while_a_broker_is_asked(choice: dict[str, Any]) -> None:
+    questions = Questions()
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address, connect_timeout_ms=60_000) as producer:
+            await questions.sent(producer.send("t", b"x", **choice))
+
+    with FakeBroker(partitions=2, hook=questions.hook) as broker:
+        run(main(broker))
+        assert len(broker.sets) == 1
+
+
+def test_the_loop_goes_on_while_a_broker_is_asked_for_keys_alone() -> None:
+    """One that was away when something without a key was sent."""
+    questions = Questions()
+    away = FakeBroker(partitions=2, hook=questions.hook)
+    away.port = free_port()
+
+    async def main(broker: FakeBroker) -> None:
+        brokers = f"{broker.address},127.0.0.1:{away.port}"
+        async with Producer(brokers, connect_timeout_ms=60_000) as producer:
+            await producer.send("t", b"x")
+            with away:
+                await questions.sent(producer.send("t", b"x", key=b"k"))
+
+    with FakeBroker(partitions=2) as broker:
+        run(main(broker))
+
+
 def test_a_send_that_is_cancelled_while_it_waits_for_room_has_sent_nothing() -> None:
     release = threading.Event()
 
@@ -345,6 +398,35 @@ def test_what_failed_without_anybody_waiting_is_raised_by_the_next_flush() -> No
         with pytest.raises(DeliveryError, match="1 message was"):
             await producer.close()
         release.set()
+
+    with FakeBroker(hook=stalled(release)) as broker:
+        try:
+            run(main(broker))
+        finally:
+            release.set()
+
+
+def test_a_flush_says_what_failed_though_all_is_over_when_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads are quicker than the loop, which has not been told yet."""
+    release, request_flush = threading.Event(), Link.request_flush
+
+    def patient(link: Link) -> OneShotEvent:
+        event = request_flush(link)
+        assert event.wait(PATIENCE)
+        return event
+
+    async def main(broker: FakeBroker) -> None:
+        producer = Producer(broker.address, delivery_timeout_ms=100, socket_timeout_ms=100)
+        waiting = asyncio.create_task(producer.send_and_wait("t", b"x"))
+        await until(lambda: broker.seen["ProduceAckRequest"])
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        monkeypatch.setattr(Link, "request_flush", patient)
+        with pytest.raises(DeliveryError, match="1 message was"):
+            await producer.flush()
+        release.set()
+        await producer.close()
 
     with FakeBroker(hook=stalled(release)) as broker:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from fastlog.log.metadata import TOPIC as METADATA_TOPIC
 from fastlog.log.slots import SlotView
 from fastlog.workers.child import Shared
 from fastlog.workers.coordinator import dispatch, internal_log
+from fastlog.workers.coordinator import topics as topics_module
 from fastlog.workers.coordinator.metadata_log import Work
 from fastlog.workers.coordinator.topic_settings import FIRST_OFFSETS
 from fastlog.workers.kafka.codes import Code
@@ -53,6 +55,23 @@ def test_a_topic_is_made(running: Coordinated, version: int) -> None:
         assert read_topic_id(running.directory / "t-2", FileOps()) == found.topic_id.bytes
     assert recorded(running) == {"t": ("created", 3)}
     assert all(view.dir_synced_tail > view.table_head for view in views), "a power loss could take it away"
+
+
+def test_what_is_made_has_names_that_a_power_loss_leaves(running: Coordinated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything goes on, though the disk is slow."""
+    durable: dict[str, list[bool]] = {}
+
+    def reach(point: str) -> None:
+        views = running.manager.partitions("t")
+        durable[point] = [view.dir_synced_tail > view.table_head for view in views]
+
+    monkeypatch.setattr(topics_module, "_files", SimpleNamespace(reach=reach))
+    _files.arm("fsync@1-=slow:100", "test")
+    try:
+        assert running.create("t", 3).error_code == Code.NONE
+    finally:
+        _files.arm("", "test")
+    assert durable["topic.made"] == [True] * 3
 
 
 def test_a_topic_that_is_there_is_not_made_again(running: Coordinated) -> None:

@@ -236,6 +236,8 @@ def test_the_tests_that_name_a_source_are_the_nearest() -> None:
     assert nearest(compiled, [topics, flush, append]) == [append, flush]
     package = Mutant("m", "fastlog/log/append/__init__.py", 1, "call", ("a",), ("b",))
     assert nearest(package, [topics, flush, append]) == [append]
+    inside = Mutant("m", "fastlog/log/append/_nobody.pyx", 1, "call", ("a",), ("b",))
+    assert nearest(inside, [topics, flush, append]) == [append]
     one, other = f"{flush}::test_one[a/b]", f"{topics}::test_append"  # as --tests takes them
     assert nearest_first(compiled, [other, one, append]) == [append, one, other]
     assert nearest(mutant, [f"{named[0]}::test_one", other]) == [f"{named[0]}::test_one"]
