@@ -11,6 +11,7 @@ from fastlog.consumer._delivery import Place
 from fastlog.consumer.connector import Consumer
 from fastlog.consumer.feed import AutoResetEvent
 from fastlog.errors import FastlogError
+from fastlog.limited_log import LimitedLog
 from fastlog.mirror.pieces import Observer
 
 log = logging.getLogger(__name__)
@@ -18,7 +19,6 @@ log = logging.getLogger(__name__)
 _GATHER_SECONDS = 0.5
 _LEAST_PAUSE = 0.005
 _RETRY_SECONDS = 1.0
-_LOG_SECONDS = 30.0
 
 
 class Committer:
@@ -37,7 +37,7 @@ class Committer:
         self._lock = threading.Lock()
         self._wakeup = AutoResetEvent()
         self._over = threading.Event()
-        self._logged = 0.0
+        self._log = LimitedLog(log)
 
     def settled(self, place: Place, next_offset: int) -> None:
         """Note that everything below this offset was acknowledged and passed to the observer."""
@@ -68,9 +68,7 @@ class Committer:
                 if self._is_wanted():
                     consumer.commit_offsets()
             except FastlogError as error:
-                if began - self._logged >= _LOG_SECONDS:
-                    self._logged = began
-                    log.warning("source=%s: offsets wait: %s", self._name, " ".join(str(error).split()))
+                self._log.warning("offsets", "source=%s: offsets wait: %s", self._name, " ".join(str(error).split()))
                 self._over.wait(_RETRY_SECONDS)
                 self._wakeup.set()
             committed()

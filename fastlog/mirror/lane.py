@@ -18,6 +18,7 @@ from fastlog.consumer._delivery import Place
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import Run
 from fastlog.errors import BrokerError, FastlogError, InvalidMessageError, MessageTooLargeError
+from fastlog.limited_log import LimitedLog
 from fastlog.mirror.pieces import MirrorPiece, TargetPartition
 from fastlog.mirror.pipe import Pipe
 
@@ -26,7 +27,6 @@ log = logging.getLogger(__name__)
 _LEAST_PAUSE = 0.02
 _MOST_PAUSE = 1.0
 _REFUSED_PAUSE = 5.0
-_LOG_SECONDS = 30.0
 _OF_A_MESSAGE = (InvalidMessageError, MessageTooLargeError)
 
 Done = Callable[["MessageLane", MirrorPiece, FastlogError | None], None]
@@ -104,7 +104,7 @@ class MessageLane:
         self._failures = 0
         self._retry_at = 0.0
         self._careful_to = -1  # up to here each entry is sent alone, to find the one that is refused
-        self._logged = 0.0
+        self._log = LimitedLog(log)
 
     # -- the stream's thread -------------------------------------------------------------------------------------------
 
@@ -225,10 +225,8 @@ class MessageLane:
         pause = min(_MOST_PAUSE, _LEAST_PAUSE * 2.0 ** min(self._failures, 20))
         self._retry_at = now + max(least_pause, pause)
         self._failures += 1
-        if now - self._logged >= _LOG_SECONDS:
-            self._logged = now
-            offset = self.place.consumed if self.place is not None else -1
-            log.warning("waits %s offset=%d: %s", self.source, offset, " ".join(str(error).split()))
+        offset = self.place.consumed if self.place is not None else -1
+        self._log.warning("waits", "waits %s offset=%d: %s", self.source, offset, " ".join(str(error).split()))
 
     # -- the mirror's thread -------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from fastlog.client.connection import Connection
 from fastlog.errors import ClosedError, FastlogError, ProtocolError, TransportError, error_for
+from fastlog.limited_log import LimitedLog
 from fastlog.mirror.config import TargetConfig
 from fastlog.mirror.pieces import MirrorPiece
 from fastlog.producer.brokers import Directory, frame_header
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 
 _LEAST_PAUSE = 0.02
 _MOST_PAUSE = 1.0
-_LOG_SECONDS = 10.0
 _REQUEST_ROOM = 64 * 1024
 _IDLE_SECONDS = 1.0
 _CORRELATION_AT = 8
@@ -66,7 +66,7 @@ class Pipe:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_stopping = False
         self._connection: Connection | None = None
-        self._logged = 0.0
+        self._log = LimitedLog(log)
         self._thread = threading.Thread(target=self._run, name=f"fastlog-mirror-to-{directory.broker.id}", daemon=True)
         self._thread.start()
 
@@ -142,10 +142,7 @@ class Pipe:
             return
         self.is_connected = False
         self.error = error
-        now = time.monotonic()
-        if now - self._logged >= _LOG_SECONDS:
-            self._logged = now
-            log.warning("target broker=%s: %s", self.directory.broker.id, " ".join(str(error).split()))
+        self._log.warning("broken", "target broker=%s: %s", self.directory.broker.id, " ".join(str(error).split()))
         self._settle_all(error)
 
     def _settle_all(self, error: FastlogError) -> None:
