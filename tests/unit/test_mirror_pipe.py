@@ -183,6 +183,8 @@ def test_it_tells_each_time_it_is_connected() -> None:
     with giving(broker) as found:
         wait_until("it was told", lambda: found.changes == 1)
         assert found.pipe.is_connected
+        found.give(raw.message_set([b"x"]))
+        assert found.wait_settled(1) == [None]  # so the broker has accepted what it cuts now
         broker.cut()
         wait_until("it was told again", lambda: found.changes == 2)
         assert found.pipe.is_connected
