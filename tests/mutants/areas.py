@@ -246,10 +246,14 @@ NEAR = {
     "fastlog/tools/replay_times.py": _integration("tail_replay replay_topics record_commands"),
     "fastlog/tools/write_dump.py": _unit("tools_dumps") + _integration("dump_load dump_records"),
     "fastlog/workers/_bridge.pyx": _unit("kafka_bridge kafka_bridge_memory") + _fault("bridge"),
-    "fastlog/workers/_partitions.pyx": _unit("workers_boundaries deletion lives kafka_requests"),
+    "fastlog/workers/_partitions.pyx": _unit("workers_boundaries lives kafka_requests")
+    + _integration("wire_bad_input"),
     "fastlog/workers/_reads.pyx": _unit("workers_boundaries loop lives turns slot_waits") + _integration("wire_flush"),
     "fastlog/workers/_writes.pyx": _unit("workers_boundaries loop lives life_after_errors")
     + _integration("wire_flush"),
+    "fastlog/workers/coordinator/requests/delete_topics.py": _unit("coordinator_topics"),
+    "fastlog/workers/coordinator/requests/find_coordinator.py": _unit("coordinator_groups coordinator_requests"),
+    "fastlog/workers/kafka07/_own.pyx": _unit("answer_memory") + _integration("wire_own"),
     "fastlog/workers/kafka07/_to_records.pyx": _unit("kafka07_records"),
     "fastlog/workers/net/_sockets.pyx": _unit("loop wakeups turns") + _integration("connections"),
 }

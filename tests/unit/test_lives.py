@@ -739,3 +739,16 @@ def test_processors_follow_slots_from_one_topic_to_the_next(one: Workers) -> Non
             free(log, slot)
         assert sorted(client.metadata().topics) == ["stays"]
         assert one.arena.slot_count == 2
+
+
+def test_of_a_topic_that_has_gone_no_partition_is_remembered(one: Workers) -> None:
+    """It had one above the configured count: who writes to that one now is told that there is none."""
+    slot = add(one.arena, "wide", 5)
+    with one.connect() as client:
+        assert client.produce_ack("wide", 5, ENTRY).error == 0
+        end_in(one, slot)
+        wait_until(lambda: one.arena.is_past(slot))
+        (one.directory / "wide-5").rename(one.directory / "gone")
+        free(SharedLog.over(one.arena), slot)
+        assert client.produce_ack("wide", 5, ENTRY).error == WRONG_PARTITION
+        assert client.produce_ack("wide", 1, ENTRY).error == 0
