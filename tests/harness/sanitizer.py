@@ -10,6 +10,8 @@ import os
 import pytest
 
 IS_SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+ENVIRONMENT = {name: os.environ[name] for name in ("LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS") if IS_SANITIZED}
+"""What a program that gets no other variables needs for loading the compiled code."""
 SLOWER = 4 if IS_SANITIZED else 1
 """By what a test's time limit is multiplied."""
 KEPT_BYTES = 64 << 20 if IS_SANITIZED else 0

@@ -19,6 +19,7 @@ from fastlog.errors import ConfigError, MissingDependencyError
 from fastlog.spark import packaging
 from fastlog.spark.jobs.package import spark_command
 from fastlog.spark.packaging import Package, make_package
+from tests.harness.sanitizer import ENVIRONMENT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -39,7 +40,7 @@ def run(tree: Path, *arguments: str, **environment: str) -> subprocess.Completed
     return subprocess.run(
         [str(tree / "python"), *arguments],
         cwd=tree.parent,
-        env={"PATH": os.environ["PATH"], "FASTLOG_PYTHON": sys.executable, **environment},
+        env={"PATH": os.environ["PATH"], "FASTLOG_PYTHON": sys.executable, **ENVIRONMENT, **environment},
         capture_output=True,
         text=True,
         timeout=100,
