@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +144,26 @@ def test_a_half_made_roll_that_cannot_be_opened(error: str, tried: int, why: str
     if tried == BUSY:
         assert log.append(ENTRY) == DONE
         assert log.bases() == [0, 12]
+
+
+@pytest.mark.parametrize("way", ["new", "adopted", "repaired"])
+def test_the_lowest_descriptor_is_as_good_as_any(way: str, tmp_path: Path) -> None:
+    """As a segment gets it in a process without a standard input."""
+    log = SharedLog(tmp_path, segment_bytes=5)
+    log.append(ENTRY)
+    if way == "adopted":
+        log.path(12).touch()
+    if way == "repaired":
+        assert in_child(lambda: log.append(ENTRY), "roll.created@1=kill") == -9
+
+    def work() -> None:
+        os.close(0)
+        assert log.append(ENTRY) == DONE
+        assert Path("/proc/self/fd/0").readlink() == log.path(12)
+
+    assert in_child(work) == 0
+    assert log.bases() == [0, 12]
+    assert log.stored() == ENTRY * 2
 
 
 def test_an_asked_for_roll_needs_bytes_and_a_partition_in_service(tmp_path: Path) -> None:

@@ -293,3 +293,16 @@ def test_who_lives_neither_returns_nor_goes(tmp_path: Path) -> None:
         with pytest.raises(LogError, match=f"slot {index} has no partition {what}"):
             call(index)
         assert (arena.view(index), arena.change_count, arena.leaving(), arena.returning()) == before
+
+
+def test_the_lowest_descriptor_is_given_back_like_any(tmp_path: Path) -> None:
+    """As an arena gets it in a process without a standard input."""
+
+    def work() -> None:
+        os.close(0)
+        arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
+        assert str(Path("/proc/self/fd/0").readlink()).startswith("/memfd:fastlog-arena")
+        del arena
+        assert not os.path.lexists("/proc/self/fd/0")
+
+    assert in_child(work) == 0

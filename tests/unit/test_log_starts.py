@@ -203,6 +203,20 @@ def test_retention_and_deletion_each_go_as_far_as_they_would(tmp_path: Path) -> 
     assert log.view.log_start == 24
 
 
+def test_a_log_begins_where_readers_see_it(tmp_path: Path) -> None:
+    """Not where a flusher has come that died before it told them."""
+    log = filled(tmp_path)
+    assert log.append(batch(b"x", b"y", time_ms=1_700_000_000_100))[0] == DONE
+    assert in_child(log.log.flush, "flush.flushed@1=kill") == -9
+    view = log.view
+    assert (view.visible_offset, view.flushed_offset) == (24, 26)
+    with pytest.raises(LogError):
+        log.arena.publish_start(view.index, 26)
+    log.log.flush()
+    log.arena.publish_start(view.index, 26)
+    assert log.view.log_start == 26
+
+
 def test_a_policy_that_fails_keeps_nothing_that_is_deleted(tmp_path: Path) -> None:
     log = filled(tmp_path)
     by = keeper(log)
