@@ -30,6 +30,8 @@ BLOCK = raw.entry(bytes(15_000))
 BUDGET = 1 << 20
 PARTS = 40
 STUFFING = 60
+KEPT = 64 << 10
+"""What a connection may keep of an answer that has left."""
 SMALL = 16 << 10
 """What a connection may have when the budget is used up."""
 
@@ -99,6 +101,20 @@ def test_large_answers_over_budget_are_made_one_at_a_time(workers: Workers) -> N
         whole = [client.recv_answer() for client in (first, second)]
         assert whole[0] == whole[1]
     wait_until("all is given back", lambda: answer_bytes(workers) == 0)
+
+
+@pytest.mark.parametrize("what", ["metadata", "cut points", "local read"])
+def test_what_is_reserved_for_an_answer_is_given_back(workers: Workers, what: str) -> None:
+    """As much as was taken, while the connection goes on."""
+    with workers.connect() as client:
+        ask = {
+            "metadata": lambda: client.metadata(["t"] * 100),
+            "cut points": lambda: client.cut_points("t", 0, 0, 2**62, 1000),
+            "local read": lambda: client.local_read("t", 0),
+        }[what]
+        for _ in range(5):
+            assert ask()
+            wait_until("it is given back", lambda: answer_bytes(workers) <= KEPT)
 
 
 def fill(workers: Workers, stack: ExitStack) -> None:
