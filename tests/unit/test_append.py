@@ -228,6 +228,13 @@ def test_an_append_waits_when_the_oldest_byte_is_twice_s_old(tmp_path: Path) -> 
     assert log.flush() == 0
     assert log.append(ENTRY) == DONE
 
+    def after_a_rest() -> list[int]:
+        assert log.flush() == 0
+        time.sleep(0.05)
+        return [log.append(ENTRY), log.append(ENTRY)]
+
+    assert undisturbed(0.05 + 0.04, after_a_rest) == [DONE, DONE], "no byte is as old as the last flush"
+
 
 @pytest.mark.slow
 def test_a_flush_that_comes_to_nothing_makes_no_byte_younger(tmp_path: Path) -> None:
