@@ -14,6 +14,7 @@ import pytest
 from fastlog.log import _files
 from fastlog.log._append import roll_now
 from fastlog.log._arena import STATE_READ_ONLY
+from tests.harness.descriptors import open_descriptors
 from tests.harness.shared_log import (
     BUSY,
     DONE,
@@ -146,6 +147,12 @@ def test_a_half_made_roll_that_cannot_be_opened(error: str, tried: int, why: str
         assert log.bases() == [0, 12]
 
 
+def test_a_death_in_the_middle_of_a_write_is_in_the_one_that_is_meant(tmp_path: Path) -> None:
+    log = SharedLog(tmp_path)
+    assert in_child(lambda: [log.append(message(40)) for _ in range(3)], "append.mid_write@2=kill") == -9
+    assert log.path(0).stat().st_size == 40 + 20
+
+
 @pytest.mark.parametrize("way", ["new", "adopted", "repaired"])
 def test_the_lowest_descriptor_is_as_good_as_any(way: str, tmp_path: Path) -> None:
     """As a segment gets it in a process without a standard input."""
@@ -159,7 +166,7 @@ def test_the_lowest_descriptor_is_as_good_as_any(way: str, tmp_path: Path) -> No
     def work() -> None:
         os.close(0)
         assert log.append(ENTRY) == DONE
-        assert Path("/proc/self/fd/0").readlink() == log.path(12)
+        assert [fd for fd, name in open_descriptors().items() if name == str(log.path(12))] == [0]
 
     assert in_child(work) == 0
     assert log.bases() == [0, 12]
