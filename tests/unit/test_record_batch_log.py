@@ -190,6 +190,20 @@ def test_every_offset_is_found_by_its_index(tmp_path: Path) -> None:
     assert made.end_offset(segment) == log.view.log_offset
 
 
+def test_with_an_index_nothing_is_read_that_lies_far_before(tmp_path: Path) -> None:
+    """Where that is damaged, what is behind it is found all the same."""
+    log = BatchLog(tmp_path)
+    for data in some_batches(300):
+        log.append(data)
+    (segment,) = log.segments()
+    last = log.batches()[-1]
+    with segment.path.open("r+b") as file:
+        file.write(b"\xff" * 61)
+    assert RecordBatches().position(segment, last.base) == last.position
+    segment.path.with_suffix(".index").unlink()
+    assert RecordBatches().position(segment, last.base) != last.position
+
+
 def test_an_index_with_preallocated_zeros_behind_is_read(tmp_path: Path) -> None:
     """Another broker that was killed leaves such ones."""
     log = BatchLog(tmp_path)
