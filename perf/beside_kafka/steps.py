@@ -71,9 +71,10 @@ def rdkafka_produce(load: Load) -> Done:
 
 
 def rdkafka_consume(load: Load) -> Done:
-    """Consume with librdkafka, as the only member of a group."""
+    """Consume with librdkafka, as the only member of a group; it pauses for a second when its queue is full: never."""
     command = [os.environ[PROGRAM], "-G", f"{load.topic}-group", "-b", load.address, "-t", load.topic]
-    more = ["-c", str(load.messages), "-q", "-X", "auto.offset.reset=earliest"]
+    queue = ["-X", f"queued.min.messages={load.messages}", "-X", "queued.max.messages.kbytes=2000000"]
+    more = ["-c", str(load.messages), "-q", "-X", "auto.offset.reset=earliest", *queue]
     said = _run("rdkafka_performance -G", [*command, *more])
     return Done(_last_rate("rdkafka_performance -G", said, r"(\d+) messages .*?consumed in (\d+)ms", load.messages))
 
