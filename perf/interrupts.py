@@ -32,6 +32,12 @@ def came() -> bool:
     return _came != 0
 
 
+def end() -> NoReturn:
+    """Raise ``KeyboardInterrupt`` for the signal that came, once: what a fork swallowed would be raised again later."""
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def exit_code() -> int:
     """What a shell would say of the signal that came; of SIGINT where none was seen."""
     return 128 + (_came or signal.SIGINT)

@@ -118,7 +118,7 @@ class Rounds:
             numbers = self._measure(self._stage, task.scenario, task.system)
         except Exception as error:  # whatever it is: the other scenarios, and what was measured so far, go on
             if interrupts.came():
-                raise KeyboardInterrupt from error
+                interrupts.end()
             reason = " ".join(str(error).split()) or type(error).__name__
             task.absent = reason
             self.failed = True

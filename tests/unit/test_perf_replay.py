@@ -439,8 +439,31 @@ raise SystemExit(7)
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=50).returncode == 7
 
 
+def test_a_signal_that_was_taken_does_not_come_again() -> None:
+    """It was lost, and seen by what failed because of it: what is done at the end is done."""
+    program = """
+import os, signal, time
+from perf import interrupts
+
+interrupts.take_signals()
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))
+parent = os.getpid()
+try:
+    child = os.fork()
+    if os.getpid() != parent:
+        os._exit(0)
+    interrupts.end()
+except KeyboardInterrupt:
+    time.sleep(0.1)
+    raise SystemExit(7)
+"""
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=50, stderr=subprocess.PIPE, text=True)
+    assert (run.returncode, run.stderr) == (7, "")
+
+
 def test_what_fails_after_a_signal_is_no_failed_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal tells the brokers as well, and their end may be seen before the signal is."""
+    monkeypatch.setattr(interrupts.signal, "signal", lambda number, handler: None)
 
     def broken(*_: object) -> dict[str, Run]:
         monkeypatch.setattr(interrupts, "_came", True)
