@@ -71,7 +71,7 @@ def rdkafka_produce(load: Load) -> Done:
 
 
 def rdkafka_consume(load: Load) -> Done:
-    """Consume with librdkafka, as the only member of a group; it pauses for a second when its queue is full: never."""
+    """Consume with librdkafka, as the only member of a group, with room: when its queue is full it pauses."""
     command = [os.environ[PROGRAM], "-G", f"{load.topic}-group", "-b", load.address, "-t", load.topic]
     queue = ["-X", f"queued.min.messages={load.messages}", "-X", "queued.max.messages.kbytes=2000000"]
     more = ["-c", str(load.messages), "-q", "-X", "auto.offset.reset=earliest", *queue]
