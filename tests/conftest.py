@@ -76,11 +76,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """What is there between two files stays, as modules do: tests that count what is left search for garbage often."""
+    """What is there between two files stays, as modules do: tests that count what is left search for garbage often.
+
+    What a command has done to Ctrl-C does not: tests that call it need not know.
+    """
     try:
         return (yield)
     finally:
         if nextitem is not None and nextitem.path != item.path:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             gc.collect()
             gc.freeze()
 
