@@ -362,16 +362,20 @@ def test_each_reason_alone_keeps_a_lane_from_going_on(reason: str, monkeypatch: 
     assert lane.resume_at() is None
 
 
-def test_each_failure_in_a_row_doubles_the_pause_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_failure_in_a_row_doubles_the_pause_up_to_the_longest(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once."""
     monkeypatch.setattr(lane_module, "time", SimpleNamespace(monotonic=lambda: 50.0))
     lane = MessageLane(SOURCE, 10**9, lambda *_: None, {}, skips=False)
     least, most = lane_module._LEAST_PAUSE, lane_module._MOST_PAUSE
     pauses = []
     for failures in (0, 1, 2, 20, 2000):
         lane._failures = failures
-        lane._fail(TransportError("away"))
+        lane._fail(TransportError("away\nfor now"))
         pauses.append(lane._retry_at - 50.0)
     assert pauses == pytest.approx([least, 2 * least, 4 * least, most, most])
+    assert [record.getMessage() for record in caplog.records] == [f"waits {SOURCE} offset=-1: away for now"]
 
 
 def test_it_goes_no_further_ahead_of_what_is_committed_than_it_may() -> None:

@@ -377,7 +377,9 @@ def test_silence_is_counted_from_the_last_answer_and_not_while_there_is_nothing_
         assert broker.seen["MetadataRequest"] == 1
 
 
-def test_a_target_that_is_away_is_tried_again_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_is_away_is_tried_again_with_pauses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Ever longer ones; said once; and it is used as soon as it is back."""
     waits: list[float] = []
     listener = socket.create_server(("127.0.0.1", 0))
@@ -410,6 +412,8 @@ def test_a_target_that_is_away_is_tried_again_with_pauses(monkeypatch: pytest.Mo
         (error,) = made.wait_settled(1)
         assert isinstance(error, TransportError)
         assert not piece.is_sent
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "fastlog.mirror.pipe"]
+        assert line.startswith(f"target broker=0: cannot reach a broker at 127.0.0.1:{port} ")
     finally:
         made.pipe.stop()
         made.pipe.join(PATIENCE)
