@@ -318,12 +318,13 @@ class Keeper:
         now_ms = self._now_ms()
         segments = list(self._held(view, rows, now_ms))
         held = retention.Held(view.topic, view.partition, segments, now_ms, view.retention_ms, view.retention_bytes)
-        drop = max(self._wished_for(held), _below(rows, view.kept_start))
+        drop = max(self._wished_for(held), _below(rows, view.kept_start, view.log_offset))
         if drop == len(segments):
             # the active segment goes too: an empty one takes its place first, so that the end never goes back
             drop -= 1
-            if segments[-1].size and roll_now(self._appender, view.index):
-                self._arena.demand_flush(view.index)
+            if segments[-1].size:
+                if roll_now(self._appender, view.index):
+                    self._arena.demand_flush(view.index)
                 self._again.add(view.index)
             self._segment_files.close_unused()
         # only what is flushed and visible may go, so that the log start passes neither; and only while the name of what
@@ -423,7 +424,7 @@ class Keeper:
         if not view.log_start or view.state:
             return
         rows = self._arena.segments(view.index)
-        if _below(rows, view.log_start):  # it did not even come to say so
+        if _below(rows, view.log_start, view.log_offset):  # it did not even come to say so
             self._again.add(view.index)
         enough = time.monotonic() + DELETE_SECONDS
         try:
@@ -468,9 +469,10 @@ class Keeper:
         log.info("last %d s: %s", self._config.monitoring_period_seconds, text or "nothing happened")
 
 
-def _below(rows: list[Segment], offset: int) -> int:
-    """How many of the oldest segments lie wholly below an offset; the newest one never does."""
-    return sum(following.base <= offset for following in rows[1:])
+def _below(rows: list[Segment], offset: int, end: int) -> int:
+    """How many of the oldest segments lie wholly below an offset; the newest one has records up to ``end``."""
+    ends = [*(following.base for following in rows[1:]), end]
+    return sum(row.base < row_end <= offset for row, row_end in zip(rows, ends, strict=True))
 
 
 def _sealed(rows: Sequence[Segment], view: SlotView) -> dict[int, tuple[int, int]]:

@@ -228,7 +228,7 @@ class Deletions:
 
         def is_clean() -> bool:
             bases = sorted(int(path.stem) for path in self.broker.partition_directory(*place).glob("*.log"))
-            return len(bases) < 2 or bases[1] > start  # the newest one stays, whatever it holds
+            return not any(base < following <= start for base, following in zip(bases, [*bases[1:], at], strict=True))
 
         wait_until(f"{when}: what is below {start} of {place} has gone", is_clean)
 

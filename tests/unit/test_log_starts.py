@@ -153,7 +153,7 @@ def test_the_keeper_is_woken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("offset", "first"),
-    [(1, 0), (3, 0), (4, 4), (5, 4), (7, 4), (8, 8), (9, 8), (20, 20), (21, 20), (23, 20), (24, 20)],
+    [(1, 0), (3, 0), (4, 4), (5, 4), (7, 4), (8, 8), (9, 8), (20, 20), (21, 20), (23, 20)],
 )
 def test_whole_segments_below_it_go(tmp_path: Path, offset: int, first: int) -> None:
     log = filled(tmp_path)
@@ -166,6 +166,64 @@ def test_whole_segments_below_it_go(tmp_path: Path, offset: int, first: int) -> 
     assert (log.view.log_start, log.view.kept_start, bases(log)) == (offset, offset, left)
     assert files(log, ".index") == files(log, ".timeindex") == left
     assert log.view.log_offset == 24 and log.append(batch(b"more"))[1] == [24]
+
+
+@pytest.mark.parametrize("step", ["", "retention.published@1=kill"])
+def test_the_newest_segment_goes_once_an_empty_one_has_its_place(tmp_path: Path, step: str) -> None:
+    """Also where a keeper dies before it has said that it comes back to it."""
+    log = filled(tmp_path)
+    if step:
+        assert in_child(lambda: delete_to(log, 24), step) == -9
+        by = keeper(log)
+        by._finish_deletions(log.view)
+    else:
+        by = delete_to(log, 24)
+    assert bases(log) == [20, 24], "the name of the new one may be lost"
+    assert by._again == {log.view.index}
+    log.log.flush()
+    by._clean(log.view)
+    assert bases(log) == files(log) == [24]
+    by._clean(log.view)
+    assert (bases(log), by._again) == ([24], set()), "and there is nothing more to do"
+    log.restart()
+    assert (log.view.log_start, log.view.kept_start, bases(log)) == (24, 24, [24])
+    assert log.append(batch(b"more"))[1] == [24]
+
+
+def test_the_newest_segment_stays_with_a_record_behind_the_start(tmp_path: Path) -> None:
+    log = filled(tmp_path, 11)
+    assert log.append(batch(b"a"))[0] == DONE
+    log.log.flush()
+    by = delete_to(log, 22)
+    by._clean(log.view)
+    assert (bases(log), by._again) == ([20], set())
+    delete_to(log, 23, by)
+    assert (bases(log), by._again) == ([20, 23], {log.view.index})
+
+
+def test_a_full_segment_below_the_start_goes_however_it_came_there(tmp_path: Path) -> None:
+    """The log ended where it was deleted to, and went on in the next segment before the keeper looked again."""
+    log = filled(tmp_path)
+    view = log.view
+    log.arena.want_start(view.index, 24)
+    by = keeper(log)
+    assert by._starts.turn() is None
+    stale = log.view
+    assert log.append(batch(b"more", b"and more"))[0] == DONE
+    log.log.flush()
+    by._clean(stale)
+    assert by._again == {view.index}
+    by._clean(log.view)
+    assert bases(log) == files(log) == [24]
+
+
+def test_a_roll_that_fails_is_tried_again(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    _files.arm("open@1=ENOSPC", "test")
+    by = delete_to(log, 24)
+    assert (bases(log), by._again) == ([20], {log.view.index})
+    by._clean(log.view)
+    assert (bases(log), by._again) == ([20, 24], {log.view.index})
 
 
 def test_what_is_not_flushed_is_not_dropped(tmp_path: Path) -> None:
@@ -308,7 +366,7 @@ def test_topics_of_kafka_07_begin_where_their_files_do(tmp_path: Path) -> None:
 
 def test_a_log_that_ends_before_its_start_has_lost_what_was_flushed(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    delete_to(log, 24)
+    delete_to(log, 23)
     (last,) = (path for path in log.folder.glob("*.log"))
     os.truncate(last, last.stat().st_size // 2)
     log.folder.joinpath("fastlog.json").unlink()
@@ -316,8 +374,8 @@ def test_a_log_that_ends_before_its_start_has_lost_what_was_flushed(tmp_path: Pa
         mark.unlink()
     log.restart()
     (found,) = log.report.partitions
-    assert found.state == "read-only" and "expected at least 24" in found.reason
-    assert (log.view.log_start, log.view.kept_start, kept(log)) == (22, 24, {PLACE: 24})
+    assert found.state == "read-only" and "expected at least 23" in found.reason
+    assert (log.view.log_start, log.view.kept_start, kept(log)) == (22, 23, {PLACE: 23})
 
 
 def test_a_partition_that_is_offline_keeps_its_start(tmp_path: Path) -> None:
