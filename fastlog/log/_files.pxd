@@ -114,6 +114,7 @@ cdef enum Op:
     AT_FLUSHER_CLEAN
     AT_FLUSHER_PAST
     AT_PROCESSOR_PAST
+    AT_PROCESSOR_LOOKS
     OP_COUNT
 
 # not 0 while rules are armed in this process, or its calls are recorded: without, a call or a point costs one test of it

@@ -144,6 +144,7 @@ OPS = {
     "life.announced": AT_LIFE_ANNOUNCED,           # it is published, and nobody was woken
     "life.flusher_past": AT_FLUSHER_PAST,          # the flusher has forgotten it, and has not said so
     "life.processor_past": AT_PROCESSOR_PAST,      # a processor has forgotten it, and has not said so
+    "life.processor_looks": AT_PROCESSOR_LOOKS,    # its tables know all changes, and it has not looked a partition up
     "return.recovered": AT_RETURN_RECOVERED,       # a partition's files are whole again, and it does not live
     "return.added": AT_RETURN_ADDED,               # it is alive in another slot, and its own says that it returns
     "return.elsewhere": AT_RETURN_ELSEWHERE,       # its own says that it does not, and no change was published

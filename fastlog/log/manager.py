@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -334,9 +334,13 @@ class LogManager:
 
     def slot(self, topic: str, partition: int) -> SlotView | None:
         """The slot of a partition that exists, else None."""
-        self._learn()
-        index = self._slots.get(topic, {}).get(partition)
-        return None if index is None else self._arena.shown_view(index)
+        while True:
+            self._learn()
+            index = self._slots.get(topic, {}).get(partition)
+            view = None if index is None else self._arena.shown_view(index)
+            if view is not None or self._arena.change_count == self._seen:
+                return view
+            # it may have come back into service since, in another slot
 
     def topics(self) -> list[str]:
         """The names of the topics that have a partition here, in order."""
@@ -350,15 +354,16 @@ class LogManager:
 
     def first(self, topic: str) -> SlotView | None:
         """The slot of a topic's first partition that exists, else None: it tells what kind the topic is."""
-        self._learn()
-        views = (self._arena.shown_view(index) for _, index in sorted(self._slots.get(topic, {}).items()))
-        return next((view for view in views if view is not None), None)
+        return next(self._each(topic), None)
 
     def partitions(self, topic: str) -> list[SlotView]:
         """The slots of a topic's partitions that exist, in order."""
+        return list(self._each(topic))
+
+    def _each(self, topic: str) -> Iterator[SlotView]:
         self._learn()
-        views = (self._arena.shown_view(index) for _, index in sorted(self._slots.get(topic, {}).items()))
-        return [view for view in views if view is not None]
+        views = (self.slot(topic, partition) for partition in sorted(self._slots.get(topic, ())))
+        return (view for view in views if view is not None)
 
     def partition_count(self, topic: str) -> int:
         """How many partitions the topic has on this broker, written to or not.

@@ -49,6 +49,7 @@ cdef class Partitions:
     cdef int most_units
     cdef uint64_t random_state
     cdef fl_slot* find(self, const uint8_t* name, int size, int32_t partition) noexcept nogil
+    cdef fl_slot* look_up(self, const uint8_t* name, int size, int32_t partition) noexcept nogil
     cdef bint exists(self, const uint8_t* name, int size) noexcept nogil
     cdef int partition_count(self, const uint8_t* name, int size) noexcept nogil
     cdef int32_t draw(self, int count) noexcept nogil

@@ -6,6 +6,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
 from fastlog.log._arena cimport Arena
+from fastlog.log._files cimport AT_PROCESSOR_LOOKS, failpoint
 from fastlog.log._layout cimport (
     FL_CHANGES, fl_changed, fl_header, fl_is_shown, fl_lives, fl_load, fl_monotonic_ns, fl_slot, fl_slot_at,
 )
@@ -157,14 +158,29 @@ cdef class Partitions:
 
     cdef fl_slot* find(self, const uint8_t* name, int size, int32_t partition) noexcept nogil:
         cdef fl_slot* s
-        cdef fl_slot* returning = NULL
-        cdef uint64_t at
+        cdef uint64_t known
         if fl_load(&self.arena.header.change_count) != self.known:
             self.learn()
         s = self.last
         if s != NULL and <int32_t>s.partition == partition and <int>s.name_bytes == size \
                 and memcmp(s.name, name, size) == 0:
             return s
+        failpoint(AT_PROCESSOR_LOOKS)
+        s = self.look_up(name, size, partition)
+        while s == NULL and fl_load(&self.arena.header.change_count) != self.known:
+            # it may have come back into service since, in another slot
+            known = self.known
+            self.learn()
+            if self.known == known:
+                break  # there is no memory for it
+            s = self.look_up(name, size, partition)
+        return s
+
+    cdef fl_slot* look_up(self, const uint8_t* name, int size, int32_t partition) noexcept nogil:
+        """What the table says: the slot it lives in, else the one that it is to return from."""
+        cdef fl_slot* s
+        cdef fl_slot* returning = NULL
+        cdef uint64_t at
         at = hash_of(name, size, partition) & self.mask
         while self.table[at]:
             s = fl_slot_at(self.arena.header, self.table[at] - 1)

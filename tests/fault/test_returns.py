@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,36 @@ def test_the_next_keeper_finishes(start_broker: Callable[..., Broker], topic: st
         assert list(client.metadata([topic]).topics[topic].partitions) == [0]
         wait_until("all slots can be used", lambda: client.create_topic("rest", 3) == (0, 3))
         assert client.create_topic("more", 1)[0] != 0
+
+
+def test_a_request_that_comes_just_then_is_served(start_broker: Callable[..., Broker], topic: str) -> None:
+    """The processor stands before its table, which knows the slot that the partition leaves."""
+    rules = "flusher:fdatasync@2=EIO,keeper:return.recovered@1=stop,processor-0:life.processor_looks@1-=stop"
+    broker = start_broker(processors=1, environment={"FASTLOG_FAULTS": rules}, settings=SOON)
+    goes_on, over = threading.Lock(), threading.Event()
+
+    def resume() -> None:
+        while not over.wait(0.001):
+            with goes_on:
+                if is_stopped(broker, "processor-0"):
+                    broker.resume("processor-0")
+
+    resuming = threading.Thread(target=resume)
+    resuming.start()
+    try:
+        with broker.connect() as client:
+            assert client.produce_ack(topic, 0, ONE, raw.FLUSHED).error == 0
+            assert client.produce_ack(topic, 0, TWO, raw.FLUSHED).error == OFFLINE
+            wait_until("the keeper stands there", lambda: is_stopped(broker, "keeper"))
+            with goes_on:
+                client.send_raw(raw.fetch_frame(topic, 0, 0, 1 << 20))
+                wait_until("the processor stands there", lambda: is_stopped(broker, "processor-0"))
+                broker.resume("keeper")
+                broker.wait_log(rf"back in service topic='{topic}'")
+            assert client.recv_answer() == (0, ONE + TWO)
+    finally:
+        over.set()
+        resuming.join()
 
 
 def test_all_slots_may_be_taken(start_broker: Callable[..., Broker], topic: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -103,6 +103,39 @@ def test_all_that_was_appended_is_there_and_durable(case: Case) -> None:
     assert (case.view.flushed_offset, case.view.visible_offset, case.view.log_offset) == (36, 36, 36)
     assert case.files.again == [24]
     assert case.log.append(ENTRY, slot=case.view.index) == DONE
+
+
+class Meanwhile:
+    """An arena in which something happens just before its first slot is looked at."""
+
+    def __init__(self, arena: Arena, happens: Callable[[], None]) -> None:
+        self._arena = arena
+        self._happens = [happens]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._arena, name)
+
+    def shown_view(self, index: int) -> SlotView | None:
+        if self._happens:
+            self._happens.pop()()
+        return self._arena.shown_view(index)
+
+
+@pytest.mark.parametrize(
+    "look", [lambda at: at.slot("t", 0), lambda at: at.first("t"), lambda at: at.partitions("t")[0]]
+)
+def test_who_looks_for_it_just_when_it_comes_back_finds_it(
+    case: Case, look: Callable[[LogManager], SlotView | None]
+) -> None:
+    """The slot that is known has it no more, and the other one is not known yet."""
+    manager = LogManager(BrokerConfig(), case.arena)
+    former = look(manager)
+    manager._arena = cast(Arena, Meanwhile(case.arena, lambda: case.turn_until(0)))
+    case.recoveries.consider(case.view)
+    found = look(manager)
+    assert former is not None and found is not None
+    assert (found.index != former.index, found.state, found.log_offset) == (True, 0, 36)
+    assert manager.slot("t", 1) is None
 
 
 def test_nothing_below_the_flushed_end_is_looked_at_or_cut(case: Case) -> None:
