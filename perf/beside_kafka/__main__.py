@@ -20,7 +20,16 @@ import click
 
 from perf.beside_kafka import connections
 from perf.beside_kafka.steps import CLIENTS, LATENCY, LATENCY_MESSAGES, Load, Step, why_not
-from perf.beside_kafka.systems import CLASSPATH, Fastlog, Kafka, System, memory_bytes, processor_seconds, settle
+from perf.beside_kafka.systems import (
+    CLASSPATH,
+    Fastlog,
+    Kafka,
+    System,
+    busy_seconds,
+    memory_bytes,
+    processor_seconds,
+    settle,
+)
 from perf.command import run, say
 
 PACED = (
@@ -51,20 +60,33 @@ def delete(system: System, topic: str) -> None:
 
 
 def measure(system: System, step: Step, load: Load) -> dict[str, float]:
-    """One step's rate, and the broker's processor seconds for a million records, with its flushes and without them."""
+    """One step's rate, and processor seconds for a million records: the broker's, with its flushes and without them,
+    and the whole machine's, which has the client in it, and what the kernel does for a broker in threads of its own."""
     everybody, flushing = system.processes(), system.flushing()
-    before = processor_seconds(everybody), processor_seconds(flushing)
+    before = processor_seconds(everybody), processor_seconds(flushing), busy_seconds()
     done = step(load)
+    busy = busy_seconds() - before[2]
     used = processor_seconds(everybody) - before[0]
     beside = used - (processor_seconds(flushing) - before[1])
     millions = load.messages / 1e6
-    figures = {"broker_cpu_per_million": used / millions, "broker_cpu_but_flushes": beside / millions}
+    figures = {
+        "broker_cpu_per_million": used / millions,
+        "broker_cpu_but_flushes": beside / millions,
+        "machine_cpu_per_million": busy / millions,
+    }
     return {"rate": done.rate, **figures, **done.more}
 
 
-def one_round(number: int, systems: list[System], names: list[str], messages: int, partitions: int, rows: Rows) -> None:
-    """Measure every client against every system once, and add the rows."""
-    ordered = systems if number % 2 else systems[::-1]
+def in_turn(systems: list[System], number: int) -> list[System]:
+    """The systems in the order of this round, which is the other way round in the next."""
+    return systems if number % 2 else systems[::-1]
+
+
+def clients_round(
+    number: int, systems: list[System], names: list[str], messages: int, partitions: int, rows: Rows
+) -> None:
+    """Measure every client against every system once, as fast as it goes, and add the rows."""
+    ordered = in_turn(systems, number)
     for name in names:
         pair = CLIENTS[name]
         count = max(1000, int(messages * pair.share))
@@ -77,8 +99,12 @@ def one_round(number: int, systems: list[System], names: list[str], messages: in
             if number:
                 rows[f"{name}, written, {partitions} partitions"][system.name].append(written)
                 rows[f"{name}, read, {partitions} partitions"][system.name].append(read)
+
+
+def paced_round(number: int, systems: list[System], partitions: int, rows: Rows) -> None:
+    """Measure every system once at each fixed pace, and add the rows."""
     for row, step, count in PACED:
-        for system in ordered:
+        for system in in_turn(systems, number):
             topic = f"paced-{partitions}-{number}"
             create(system, topic, partitions)
             settle()
@@ -115,8 +141,9 @@ def table(rows: Rows) -> dict[str, dict[str, object]]:
 @click.option("--rounds", default=5, show_default=True, help="That count, besides the first.")
 @click.option("--processors", default=2, show_default=True, help="Of fastlog's broker.")
 @click.option("--only", multiple=True, type=click.Choice(list(CLIENTS)), help="One client; may be repeated.")
+@click.option("--paced/--no-paced", default=True, help="The rows at a fixed pace, too.", show_default=True)
 def beside_kafka(
-    messages: int, partitions: tuple[int, ...], rounds: int, processors: int, only: tuple[str, ...]
+    messages: int, partitions: tuple[int, ...], rounds: int, processors: int, only: tuple[str, ...], paced: bool
 ) -> int:
     """Measure fastlog beside Apache Kafka; JSON on stdout.
 
@@ -140,7 +167,9 @@ def beside_kafka(
         systems.append(Kafka(place / "kafka"))
         for count in partitions:
             for number in range(rounds + 1):
-                one_round(number, systems, names, messages, count, rows)
+                clients_round(number, systems, names, messages, count, rows)
+                if paced:
+                    paced_round(number, systems, count, rows)
                 say(f"{count} partitions: round {number} of {rounds}{'' if number else ', which warms up'}")
         around = {
             system.name: {

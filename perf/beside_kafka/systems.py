@@ -132,6 +132,13 @@ def processor_seconds(processes: Sequence[psutil.Process]) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
+def busy_seconds() -> float:
+    """Time that the processors of this machine have not been idle, the kernel's own threads and interrupts included."""
+    times = psutil.cpu_times()
+    # a guest's time is in its user time, too
+    return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice - times.steal
+
+
 def settle() -> None:
     """Wait until the disk has nothing to do for what came before: files that are removed, pages that nobody flushed."""
     time.sleep(SETTLE_SECONDS)

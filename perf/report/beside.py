@@ -18,6 +18,7 @@ _FAMILIES = {
     "rate": "Rate",
     "broker_cpu_per_million": "Broker processor time per million records",
     "broker_cpu_but_flushes": "The same without its flushes",
+    "machine_cpu_per_million": "Processor time of the machine per million records, with the client",
     "client_cpu_us": "Client processor time per record",
 }
 _LATENCY = "Latency"

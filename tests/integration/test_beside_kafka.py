@@ -195,6 +195,15 @@ def test_fastlogs_broker_and_what_it_takes(tmp_path: Path) -> None:
 
 def test_processor_time_for_a_million_records(monkeypatch: pytest.MonkeyPatch) -> None:
     times = [SimpleNamespace(user=1.0), SimpleNamespace(user=4.0)]
+    whole = {"user": 5.0, "system": 2.0, "softirq": 0.5, "guest": 1.0, "guest_nice": 1.0, "steal": 1.0}
+    made = type(psutil.cpu_times())
+    of_all = [
+        made(
+            **dict.fromkeys(made._fields, 0.0) | whole | {"user": 5.0 + more, "idle": 99.0 * more, "iowait": 7.0 * more}
+        )
+        for more in (0.0, 4.0)
+    ]
+    monkeypatch.setattr(systems.psutil, "cpu_times", lambda: of_all.pop(0))
 
     class Process:
         def cpu_times(self) -> tuple[float, ...]:
@@ -207,8 +216,8 @@ def test_processor_time_for_a_million_records(monkeypatch: pytest.MonkeyPatch) -
         return steps.Done(7.0, {"p50_ms": 1.0})
 
     found = command.measure(system, step, steps.Load("", "t", 1, 200_000))
-    both = {"broker_cpu_per_million": 30.0, "broker_cpu_but_flushes": 15.0}
-    assert found == {"rate": 7.0, **both, "p50_ms": 1.0}
+    of_each = {"broker_cpu_per_million": 30.0, "broker_cpu_but_flushes": 15.0, "machine_cpu_per_million": 20.0}
+    assert found == {"rate": 7.0, **of_each, "p50_ms": 1.0}
 
 
 def test_how_kafka_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +293,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     pairs = {"one": steps.Pair(step("p"), step("c")), "two": steps.Pair(step("p"), step("c"), 0.05)}
     monkeypatch.setattr(command, "CLIENTS", pairs)
     monkeypatch.setattr(command, "PACED", (("at a pace", step("l"), 7000),))
+    monkeypatch.setattr(command, "settle", lambda: made.append("settled"))
     return made
 
 
@@ -293,21 +303,23 @@ BOTH: list[Any] = [SimpleNamespace(name="fastlog", address="a"), SimpleNamespace
 def test_a_round_has_every_client_at_both_brokers(done: list[str]) -> None:
     """Which is first changes with the round; the first round is not counted."""
     rows: command.Rows = defaultdict(lambda: defaultdict(list))
-    command.one_round(0, BOTH, ["one", "two"], 40_000, 12, rows)
+    command.clients_round(0, BOTH, ["one", "two"], 40_000, 12, rows)
+    command.paced_round(0, BOTH, 12, rows)
     assert not rows
     assert done[:4] == ["+kafka one-12-0 12", *["kafka one-12-0 12 40000 b"] * 2, "-kafka one-12-0"]
     assert done[4] == "+fastlog one-12-0 12"
     assert done[9] == "kafka two-12-0 12 2000 b"
-    assert done[16:19] == ["+kafka paced-12-0 12", "kafka paced-12-0 12 7000 b", "-kafka paced-12-0"]
+    assert done[16:20] == ["+kafka paced-12-0 12", "settled", "kafka paced-12-0 12 7000 b", "-kafka paced-12-0"]
     done.clear()
-    command.one_round(1, BOTH, ["two"], 10_000, 1, rows)
+    command.clients_round(1, BOTH, ["two"], 10_000, 1, rows)
+    command.paced_round(1, BOTH, 1, rows)
     assert done[1] == "fastlog two-1-1 1 1000 a"  # never fewer than a thousand
     assert {
         row: {name: [each["rate"] for each in found] for name, found in of.items()} for row, of in rows.items()
     } == {
         "two, written, 1 partitions": {"fastlog": [2], "kafka": [6]},
         "two, read, 1 partitions": {"fastlog": [3], "kafka": [7]},
-        "at a pace, 1 partitions": {"fastlog": [10], "kafka": [13]},
+        "at a pace, 1 partitions": {"fastlog": [11], "kafka": [15]},
     }
 
 
@@ -350,9 +362,12 @@ def test_the_command(done: list[str], monkeypatch: pytest.MonkeyPatch, capsys: p
     assert Started.stopped == ["fastlog", "kafka"]
     assert "NOT RUN: one: it is not there" in found.stderr
     assert "3 partitions: round 0 of 2, which warms up\n3 partitions: round 1 of 2\n" in found.stderr
+    found = CliRunner().invoke(command.beside_kafka, ["--rounds", "1", "--partitions", "3", "--no-paced"])
+    assert list(json.loads(found.stdout)["rows"]) == ["two, written, 3 partitions", "two, read, 3 partitions"]
+    Started.stopped = []
     monkeypatch.delenv(systems.CLASSPATH)
     found = CliRunner().invoke(command.beside_kafka, [])
-    assert (found.exit_code, Started.stopped) == (1, ["fastlog", "kafka"])
+    assert (found.exit_code, Started.stopped) == (1, [])
     assert "scripts/compat fetches them" in found.stderr
 
 

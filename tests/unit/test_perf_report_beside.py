@@ -35,6 +35,7 @@ PRINTED: dict[str, Any] = {
             "rate": figure(1_345_895.02, 1_161_440.1, 0.9, 1.84, 1.1),
             "broker_cpu_per_million": figure(0.07, 0.18, 0.3, 0.4, 0.5),
             "broker_cpu_but_flushes": figure(0.06, 0.18, 0.3, 0.4, 0.5),
+            "machine_cpu_per_million": figure(1.1, 1.3, 0.8, 0.9, 1.0),
         },
         f"{END_TO_END}, 12 partitions": {
             "rate": figure(8306.4, 7892.5, 1.0, 1.1, 1.2),
@@ -80,7 +81,8 @@ def test_figures_say_what_they_are() -> None:
     told = {name: (one.unit, one.better) for (_, name), one in found.items()}
     assert told == {
         "rate": ("messages/s", "higher"), "broker_cpu_per_million": ("s", "lower"), "p99_ms": ("ms", "lower"),
-        "broker_cpu_but_flushes": ("s", "lower"), "share_of_pace": ("ratio", "higher"),
+        "broker_cpu_but_flushes": ("s", "lower"), "machine_cpu_per_million": ("s", "lower"),
+        "share_of_pace": ("ratio", "higher"),
         "p999_ms": ("ms", "lower"), "first_answer_seconds": ("s", "lower"), "memory_pss_bytes": ("bytes", "lower"),
     }  # fmt: skip
     assert found["java, read, 1 partitions", "broker_cpu_per_million"].ratio is None
@@ -144,6 +146,7 @@ def test_pairs_of_bars() -> None:
     processor = "Broker processor time per million records"
     assert list(found) == [
         "Rate, 12 partitions", f"{processor}, 12 partitions", "The same without its flushes, 12 partitions",
+        "Processor time of the machine per million records, with the client, 12 partitions",
         "Latency, 12 partitions", "Share of pace, 12 partitions", "Rate, 1 partitions",
         f"{processor}, 1 partitions", "Each broker",
     ]  # fmt: skip
@@ -215,7 +218,7 @@ def test_images_of_every_plot() -> None:
     """A file for each, named by section and title; two of one name keep apart."""
     found = images(parts([full_result()], [beside.read(PRINTED), beside.read(PRINTED)]))
     assert {"beside-rate-12-partitions.svg", "beside-1-rate-12-partitions.svg", "sweep-data-at-risk.svg"} <= set(found)
-    assert len(found) == 21 + 16
+    assert len(found) == 21 + 18
     for image in found.values():
         root = ET.fromstring(image)
         assert root.tag == "{http://www.w3.org/2000/svg}svg" and root[0].text
@@ -249,7 +252,7 @@ def test_the_command_takes_both(tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     assert out.read_text() == render([result(one())], [beside.read(PRINTED)])
     names = {path.name for path in pictures.iterdir()}
-    assert {"producer-messages-per-second-every-scenario.svg", "beside-each-broker.svg"} < names and len(names) == 9
+    assert {"producer-messages-per-second-every-scenario.svg", "beside-each-broker.svg"} < names and len(names) == 10
     out.unlink()
     refused = CliRunner().invoke(
         main, ["report", str(tmp_path / "c.json"), "--out", str(out), "--images", str(tmp_path / "x")]
