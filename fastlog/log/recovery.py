@@ -386,9 +386,10 @@ class _Recovery:
                 self.sync(fd)
                 size = self.files.size(fd)
                 found = self.format.scan(self.files, fd, start, size, follows=self.follows(segment, start))
-                if found.end == start and 0 < start < size:
-                    found = self.realigned(fd, segment, start, size, found)
-                    if found.end < start:
+                if found.end == start < size:
+                    found = self.realigned(fd, segment, start, size, found) if start else found
+                    # where an offset is no position, the way to the checkpoint may have ended before it
+                    if self.end(segment._replace(size=found.end)) < checkpoint:
                         reason = (
                             f"{shown(segment.path)} has {found.found} at position {found.end}, below the flushed "
                             f"offset {checkpoint}, and no message begins at that offset"

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.log import _files, _index, kafka_files
 from fastlog.log._append import Appender, append_sets
-from fastlog.log._arena import STATE_NO_FLUSH, STATE_READ_ONLY, WHY_ROOM, WHY_START, Arena
+from fastlog.log._arena import STATE_NO_FLUSH, STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, WHY_START, Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.files import FileOps
@@ -23,6 +24,7 @@ from fastlog.log.formats import SearchBudget, format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES, RecordBatches
 from fastlog.log.manager import LogManager
 from fastlog.log.metadata import Topic
+from fastlog.log.side_file import read_side_file, write_side_file
 from fastlog.log.slots import SlotView
 from fastlog.segment_files import SegmentFile
 from fastlog.tools.dump_log import dump_log_command
@@ -344,6 +346,31 @@ def test_offsets_that_go_back_are_cut(tmp_path: Path) -> None:
     log.restart()
     assert log.view.log_offset == end
     assert log.view.state == 0
+
+
+@pytest.mark.parametrize(("damaged", "checkpoint"), [(0, 8), (4, 8), (36, 40)])
+def test_nothing_is_cut_where_the_way_to_the_checkpoint_ends_before_it(
+    tmp_path: Path, damaged: int, checkpoint: int
+) -> None:
+    """A head below it is damaged, and the index knows of batches behind: what was flushed is no torn tail."""
+    log = BatchLog(tmp_path)
+    for _ in range(60):
+        assert log.append(batch(b"x" * 200))[0] == DONE
+    assert log.log.flush() == 0
+    side = read_side_file(log.folder, FileOps())
+    assert side is not None
+    write_side_file(log.folder, replace(side, checkpoint=checkpoint), FileOps())
+    (segment,) = log.segments()
+    data = bytearray(segment.path.read_bytes())
+    at = next(each.position for each in log.batches() if each.base == damaged)
+    data[at + 16] = 7
+    segment.path.write_bytes(data)
+    log.start({})
+    reason = log.report.partitions[0].reason
+    assert f"an unknown magic byte at position {at}, below the flushed offset {checkpoint}" in reason
+    assert segment.path.read_bytes() == data
+    assert log.view.log_offset == damaged
+    assert log.view.state & 3 == (STATE_READ_ONLY if damaged else STATE_OFFLINE)
 
 
 def test_every_cut_and_every_flipped_byte_of_the_tail_leaves_whole_batches(tmp_path: Path) -> None:
