@@ -183,10 +183,7 @@ class Recoveries:
             return False
         try:
             for view, found in zip(work.views, results, strict=True):
-                problem = found.reason
-                if not problem and found.log_end < view.flushed_offset:
-                    problem = f"it ends at offset {found.log_end}, and all below {view.flushed_offset} was flushed"
-                problem = problem or self._back(view, found)
+                problem = found.reason or self._back(view, found)
                 if problem:
                     self._arena.revive(view.index)
                     self._put_off([view], problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,18 +14,20 @@ import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.log import _files
-from fastlog.log._append import Appender, end_life
+from fastlog.log._append import Appender, append_batch, end_life
 from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import FIRST_PROCESSOR, FLUSHER, KEEPER
+from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import LogManager
 from fastlog.log.slots import SlotView
-from fastlog.segment_files import SIDE_FILE_NAME
+from fastlog.segment_files import FLUSH_MARKS_NAME, KAFKA_0_7, SIDE_FILE_NAME
 from fastlog.workers import recoveries
 from fastlog.workers.recoveries import MOST_SECONDS, TURN_SECONDS, Recoveries
 from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import DONE, OFFLINE, SharedLog, message
-from tests.harness.timing import PATIENCE
+from tests.harness.stored_batches import batch
+from tests.harness.timing import PATIENCE, patch_time
 
 ENTRY = message(12)
 RETRY_SECONDS = 0.05
@@ -45,21 +48,28 @@ class Files(FaultyFileOps):
 class Case:
     """A partition with two messages that are flushed and one whose flush has failed, and what brings it back."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, format_name: str = KAFKA_0_7, **settings: Any) -> None:
         config = BrokerConfig.from_properties({"log.dir": str(directory)})
         self.arena = Arena([str(directory)], FIRST_PROCESSOR + 1, 4, 16)
         self.files = Files()
         self.manager = LogManager(config, self.arena, self.files)
         self.manager.load([{}])
-        self.manager.create_partition("t", 0, settings=config.for_topic("t")._replace(**settings))
+        own = config.for_topic("t")._replace(**settings)
+        self.manager.create_partition("t", 0, format_name=format_name, settings=own)
         self.log = SharedLog.over(self.arena)
-        assert [self.log.append(ENTRY) for _ in range(2)] == [DONE, DONE]
+
+        def append() -> int:
+            if format_name == KAFKA_0_7:
+                return self.log.append(ENTRY)
+            return append_batch(self.log.appender, 0, bytearray(batch(b"x")), 1, 1)[0]
+
+        assert [append() for _ in range(2)] == [DONE, DONE]
         assert self.log.flush() == 0
-        assert self.log.append(ENTRY) == DONE
+        assert append() == DONE
         _files.arm("fdatasync@1=EIO", "test")
         assert self.log.flush() == errno.EIO
         _files.arm("", "test")
-        assert self.log.append(ENTRY) == OFFLINE
+        assert append() == OFFLINE
         appender = Appender(self.arena, SegmentFiles(self.arena, 4), KEEPER)
         self.recoveries = Recoveries(self.arena, appender, self.manager, self.files, RETRY_SECONDS)
 
@@ -207,6 +217,8 @@ def test_the_next_keeper_goes_on_with_what_was_taken_out(case: Case) -> None:
     assert len(case.arena.returning()) == 1
     appender = Appender(case.arena, SegmentFiles(case.arena, 4), KEEPER)
     case.recoveries = Recoveries(case.arena, appender, case.manager, case.files, RETRY_SECONDS)
+    case.turn_until(turns=100)
+    assert case.files.again == [], "the flusher may still be at it"
     case.arena.see(FLUSHER, case.arena.change_count)
     case.turn_until(0)
     assert case.arena.returning() == []
@@ -278,4 +290,91 @@ def test_one_that_is_deleted_while_it_waits_is_tried_no_more(case: Case) -> None
     case.arena.create_unlock()
     pause = case.recoveries.turn()
     assert pause is not None and pause > MOST_SECONDS / 2
+    assert case.arena.returning() == []
+
+
+def test_one_that_is_back_is_waited_for_no_more(case: Case) -> None:
+    """The keeper rests, and nothing of the log directory is in doubt any more."""
+    marks = case.log.folder().parent / FLUSH_MARKS_NAME
+    assert any(marks.read_bytes())
+    case.recoveries.consider(case.view)
+    case.turn_until(0)
+    pause = case.recoveries.turn()
+    assert pause is not None and pause > MOST_SECONDS / 2
+    assert not any(marks.read_bytes()), "a start would write all of it again"
+
+
+def test_it_is_tried_less_and_less_often(
+    case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each pause is twice the one before, up to a minute; one that is back and fails again begins anew."""
+
+    def refuse(directory: Path | str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(recoveries, "write_unnamed", refuse)
+    at = 0.0
+    patch_time(monkeypatch, recoveries, monotonic=lambda: at)
+    case.recoveries = Recoveries(case.arena, case.log.appender, case.manager, case.files, 10.0)
+    case.recoveries.consider(case.view)
+    tried = []
+    for second in range(1000):
+        at = float(second)
+        said = len(caplog.records)
+        for _ in range(3):
+            case.recoveries.turn()
+            if case.recoveries._work is not None and case.recoveries._work.thread is not None:
+                case.recoveries._work.thread.join()
+        if len(caplog.records) > said:
+            tried.append(second)
+    assert [after - before for before, after in itertools.pairwise([0, *tried])][:6] == [10, 10, 20, 40, 60, 60]
+    assert [record.args[-1] for record in caplog.records][:5] == [10, 20, 40, 60, 60]
+
+
+def test_what_has_been_deleted_stays_deleted(tmp_path: Path) -> None:
+    case = Case(tmp_path, format_name=RECORD_BATCHES)
+    index = case.view.index
+    case.arena.publish_start(index, 1)
+    assert case.view.log_start == 1
+    case.recoveries.consider(case.view)
+    case.turn_until(0)
+    assert (case.view.log_start, case.view.kept_start, case.view.log_offset) == (1, 1, 3)
+
+
+def test_the_places_of_others_that_go_are_waited_for(case: Case) -> None:
+    """Those for partitions that come back are as many as come back at once."""
+    case.manager.create_partition("other", 0)
+    gone = case.manager.slot("other", 0)
+    assert gone is not None
+    assert end_life(case.log.appender, gone.index)
+    before = case.view
+    case.recoveries.consider(before)
+    case.turn_until(turns=200)
+    assert case.view == before
+    assert case.arena.create_lock()
+    case.arena.free(gone.index)
+    case.arena.create_unlock()
+    case.turn_until(0)
+
+
+def test_another_partition_that_has_taken_its_place_is_none_of_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its disk was tried, it was deleted."""
+    view = case.view
+    others = []
+
+    def meanwhile(directory: Path | str) -> None:
+        assert end_life(case.log.appender, view.index)
+        assert case.arena.create_lock()
+        case.arena.free(view.index)
+        case.arena.create_unlock()
+        case.manager.create_partition("other", 0)
+        others.append(case.manager.slot("other", 0))
+
+    monkeypatch.setattr(recoveries, "write_unnamed", meanwhile)
+    case.recoveries.consider(view)
+    while not others:
+        case.turn_until(turns=1)
+    case.turn_until(turns=50)
+    assert others == [case.manager.slot("other", 0)]
+    assert others[0] is not None and others[0].index == view.index
     assert case.arena.returning() == []
