@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.log import _files, deletion
-from fastlog.log._append import Appender, append_bytes
+from fastlog.log._append import Appender, append_bytes, end_life
 from fastlog.log._arena import STATE_OFFLINE, Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import FIRST_PROCESSOR, KEEPER
@@ -262,6 +263,70 @@ def test_a_wish_for_what_is_not_there_is_withdrawn(site: Site) -> None:
     site.wish("never")
     site.run()
     assert site.names() == before
+
+
+def test_who_waits_for_a_name_is_woken_once_a_wish_is_withdrawn(site: Site) -> None:
+    """It stood for a topic that was gone already: nothing else frees the name."""
+    keeper = site.keeper()
+    keeper.turn()
+    site.wish("never")
+    site.arena.wake_taken(FIRST_PROCESSOR)
+    site.arena.wait_for_creation(FIRST_PROCESSOR)
+    keeper.turn()
+    assert not deletion.is_wished("never", site.roots)
+    assert select.select([site.arena.eventfd(FIRST_PROCESSOR)], [], [], 0)[0]
+
+
+def test_a_topic_that_is_being_recovered_goes_afterwards(site: Site) -> None:
+    """Its files are looked at meanwhile, under their names."""
+    manager = site.manager()
+    view = manager.slot("t", 0)
+    assert view is not None
+    assert end_life(site.appender, view.index, True)
+    site.wish()
+    keeper = site.keeper()
+    for _ in range(5):
+        keeper.turn()
+        site.look()
+    assert {f"t-{number}" for number in range(COUNT)} <= set(site.names())
+    assert site.arena.create_lock()
+    site.arena.revive(view.index)
+    site.arena.create_unlock()
+    site.run()
+    site.expect_gone()
+
+
+def test_the_former_place_of_a_partition_is_free_once_nobody_looks_there(site: Site) -> None:
+    """It lives elsewhere; a processor that has not seen that may still read from it."""
+    view = site.manager().slot("u", 0)
+    assert view is not None
+    site.look()
+    assert end_life(site.appender, view.index)
+    keeper = site.keeper()
+    for _ in range(5):
+        keeper.turn()
+    assert [row.index for row in site.arena.leaving()] == [view.index]
+    site.look()
+    keeper.turn()
+    assert site.arena.leaving() == []
+    assert "u-0" in site.names()
+
+
+def test_new_names_are_durable_before_a_wish_goes_whoever_gave_them(site: Site) -> None:
+    """A keeper was killed between the renames and their sync: the next one finds nothing to rename."""
+    calls: list[tuple[str, Path | None]] = []
+
+    class Noting(logs.QuickFiles):
+        def _begin(self, kind: str, path: Path | None) -> bool:
+            calls.append((kind, path))
+            return False
+
+    leave_wish("t", site.roots, logs.QuickFiles())
+    for root in site.roots:
+        for found in sorted(root.glob("t-[0-9]")):
+            put_away(found, logs.QuickFiles())
+    deletion.put_away_topics([wish_name("t")], site.roots, Noting())
+    assert [path for kind, path in calls if kind == "fsync_dir"] == site.roots
 
 
 def test_a_wish_that_nobody_told_of_comes_true(site: Site) -> None:

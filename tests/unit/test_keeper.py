@@ -18,7 +18,7 @@ import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.log import _files, retention
-from fastlog.log._append import Appender, append_bytes
+from fastlog.log._append import Appender, append_bytes, end_life
 from fastlog.log._arena import Arena
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import SegmentFiles
@@ -164,6 +164,25 @@ def test_unflushed_bytes_never_go(tmp_path: Path) -> None:
     house.flush()
     house.clean(keeper)
     assert house.bases() == house.files() == [35 * 14]
+
+
+def test_what_no_reader_has_seen_stays(tmp_path: Path) -> None:
+    """A flusher has died between the two ends: the bytes are durable, and a log begins no later than it can be read."""
+    house = House(tmp_path, log_retention_policy=f"{__name__}:drop_all")
+    house.fill(10)
+    for _ in range(15):
+        assert append_bytes(house.appender, 0, ENTRY, 1)[0] == DONE
+    assert in_child(house.flush, "flush.flushed@1=kill") == -9
+    view = house.arena.view(0)
+    assert (view.visible_end, view.flushed_end) == (140, 350)
+    keeper = house.keeper()
+    house.clean(keeper)
+    assert house.arena.view(0).log_start <= 140
+    house.flush()
+    house.clean(keeper)
+    house.flush()
+    house.clean(keeper)
+    assert house.arena.view(0).log_start == 350
 
 
 def test_a_clock_that_jumps_deletes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -446,6 +465,26 @@ def test_a_partition_that_leaves_service_is_said_once_with_its_reason(
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "00000000000000000140.kafka" in record.getMessage()
     assert (tmp_path / "t-0" / "00000000000000000140.kafka").read_bytes() == b"somebody's"
+
+
+def test_the_next_partition_of_a_slot_is_told_of_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What had left service before has been deleted, and nobody has heard of the other one yet."""
+    house = House(tmp_path)
+    keeper = house.keeper()
+    for topic in ("t", "u"):
+        if topic == "u":
+            assert end_life(house.appender, 0)
+            assert house.arena.create_lock()
+            house.arena.free(0)
+            house.arena.create_unlock()
+            assert house.manager.create_partition("u", 0) == 0
+            keeper._forget_gone()
+        house.fill(10)
+        (tmp_path / f"{topic}-0" / "00000000000000000140.kafka").write_bytes(b"somebody's")
+        assert append_bytes(house.appender, 0, ENTRY, 1)[0] == 3
+        keeper._look(final=False)
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(lines) == 2 and "topic='t'" in lines[0] and "topic='u'" in lines[1]
 
 
 # -- clocks that were wrong --------------------------------------------------------------------------------------------

@@ -243,6 +243,16 @@ def test_what_is_not_flushed_is_not_dropped(tmp_path: Path) -> None:
     assert (bases(log)[0], kept(log)) == (28, {PLACE: 30})
 
 
+def test_a_successor_removes_the_indexes_of_dropped_segments_too(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    assert files(log, ".timeindex")[0] == 0
+    assert in_child(lambda: delete_to(log, 13), "retention.unlink@1=kill") == -9
+    assert files(log)[0] == 0
+    keeper(log)._clean(log.view)
+    assert files(log)[0] == 12
+    assert [base for base in files(log, ".timeindex") if base < 12] == []
+
+
 def test_retention_and_deletion_each_go_as_far_as_they_would(tmp_path: Path) -> None:
     log = filled(tmp_path)
     by = delete_to(log, 9)
@@ -518,6 +528,19 @@ def test_the_next_topic_of_a_name_begins_at_0(tmp_path: Path) -> None:
     assert (view.log_start, view.kept_start, view.wanted_start) == (0, 0, 0)
     log.restart()
     assert (log.view.log_start, log.view.kept_start) == (0, 0)
+
+
+def test_the_next_topic_begins_at_0_also_when_nobody_knows_what_a_write_came_to(tmp_path: Path) -> None:
+    """The file has its name, and that could not be made durable; then the topic is deleted."""
+    log = filled(tmp_path)
+    faulty = FaultyFileOps()
+    by = keeper(log, faulty)
+    log.arena.want_start(log.view.index, 13)
+    faulty.fail("fsync_dir", 1)
+    assert by._starts.turn() == log_starts.RETRY_SECONDS
+    assert kept(log) == {PLACE: 13}
+    by._starts.forget("t")
+    assert kept(log) == {}
 
 
 def test_a_partition_that_comes_back_keeps_its_start(tmp_path: Path) -> None:

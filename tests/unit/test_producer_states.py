@@ -111,6 +111,17 @@ def test_nothing_below_what_was_never_numbered_is_read(tmp_path: Path, successor
     assert entries(log, 2) == [(1, 7)]
 
 
+def test_what_a_slots_former_partition_never_numbered_says_nothing_of_the_next(tmp_path: Path) -> None:
+    log = Numbered(tmp_path)
+    keeper = keeper_of(log)
+    keeper._producers.unnumbered_below(log.view.index, 1)
+    keeper._producers.forget(log.view.index)
+    assert log.send(9, 0) == DONE
+    assert log.send(1, 7) == DONE
+    assert checkpoint(log, keeper) == (2, False)
+    assert entries(log, 2) == [(1, 7), (9, 0)]
+
+
 def test_a_snapshot_is_due_after_so_many_bytes_at_a_roll_and_at_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +171,23 @@ def test_a_snapshot_that_cannot_be_written_costs_only_a_longer_start(tmp_path: P
     assert entries(log, 2) == [(1, 1)]
     log.restart()
     assert log.send(1, 1) == DUPLICATE
+
+
+def test_a_snapshot_that_could_not_be_written_is_tried_at_the_next_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when as much as makes one due has come again."""
+    log = Numbered(tmp_path)
+    monkeypatch.setattr(keeper_module, "CHECKPOINT_SECONDS", 0.0)
+    files = FaultyFileOps()
+    keeper = keeper_of(log, files)
+    for number in range(3):
+        log.send(1, number)
+        log.log.flush()
+        if number == 0:
+            files.fail("rename", 1, errno.EIO)
+        keeper._look(final=False)
+        assert log.snapshots() == [[], [0, 2], [0, 2]][number]
 
 
 def test_expired_producers_are_in_no_further_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
