@@ -63,7 +63,7 @@ AREAS = (
               " flushed_mark formats fsck hostile_links manager meta_properties named_points offsets parallel recovery"
               " recovery_many retention segment_files segments quarantine side_file* file_errors flusher_directories"
               " keeper lives log_*"
-              " record_batch_log record_batch_deep batches_power_loss")
+              " record_batch_log record_batch_deep batches_power_loss recoveries")
         + _integration("toy_format")
         + _fault("flush_failures disk_errors every_call descriptors damage backpressure shared_log kills deletions"
                  " returns delete_records"),
@@ -71,7 +71,7 @@ AREAS = (
     Area(
         "workers",
         _words("fastlog/workers/"),
-        _unit("answers producer_states answer_memory services unreadable health http_server keeper"
+        _unit("answers producer_states log_starts answer_memory services unreadable health http_server keeper"
               " workers_boundaries stalls loop logs given_back wakeups request_bytes counts worker_limits wait_order"
               " queues turns offsets_answers"
               " flusher_directories worker_start kernel_words life_after_errors authorization handover deletion lives"

@@ -180,6 +180,15 @@ def test_what_a_dead_creator_left_is_finished(point: str, tmp_path: Path) -> Non
     assert again is not None and again.created_ms == view.created_ms > 0
 
 
+def test_what_a_dead_creator_left_is_finished_where_it_lies(tmp_path: Path) -> None:
+    """Also when another log directory has fewer partitions by then: in two of them it would be nobody's."""
+    manager = manager_of(tmp_path / "a", tmp_path / "b")
+    assert in_child(lambda: manager.create_partition("t", 0), "create.side_file@1=kill") == -9
+    manager.create_partition("u", 0)
+    manager.create_partition("t", 0)
+    assert [names(tmp_path / name) for name in "ab"] == [{"t-0", "u-0"}, set()]
+
+
 @pytest.mark.parametrize("kind", ["mkdir", "open", "write", "fdatasync", "rename"])
 def test_what_the_disk_refused_can_be_made_later(kind: str, tmp_path: Path) -> None:
     files = FaultyFileOps()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fastlog.log import _files, producer_snapshots
+from fastlog.log._append import end_life
 from fastlog.log.files import FileOps
 from fastlog.log.log_starts import write_log_starts
 from fastlog.log.side_file import read_side_file, write_side_file
@@ -115,7 +116,12 @@ def test_what_a_slots_former_partition_never_numbered_says_nothing_of_the_next(t
     log = Numbered(tmp_path)
     keeper = keeper_of(log)
     keeper._producers.unnumbered_below(log.view.index, 1)
-    keeper._producers.forget(log.view.index)
+    index = log.view.index
+    assert end_life(log.log.appender, index, True)
+    assert log.arena.create_lock()
+    log.arena.revive(index)
+    log.arena.create_unlock()
+    keeper._forget_gone()
     assert log.send(9, 0) == DONE
     assert log.send(1, 7) == DONE
     assert checkpoint(log, keeper) == (2, False)
