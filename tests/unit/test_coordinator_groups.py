@@ -366,6 +366,22 @@ def test_what_gives_room_back_does_not_wait_for_room_with_others(running: Asked)
     assert kept.queued_bytes == 0
 
 
+def test_on_a_full_disk_groups_and_offsets_can_be_deleted(running: Asked) -> None:
+    """What is kept takes no more room then, and nothing is committed that does."""
+    running.commit({("t", 0): 1, ("t", 1): 1}, group_id="h")
+    running.turn_until("all is written", lambda: not running.loop.tasks)
+    for shard in running.groups._shards:
+        shard.log._reserved = (-1, -1, 0)  # it asks the disk with the next write
+    _files.arm("fallocate@1-=ENOSPC", "test")
+    assert running.commit({("t", 0): 2}, group_id="h") == {("t", 0): Code.COORDINATOR_NOT_AVAILABLE}
+    topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+    assert running.ask(OFFSET_DELETE, 0, group_id="h", topics=topics).error_code == 0
+    assert running.committed("h") == {("t", 1): 1}
+    assert [row.error_code for row in running.ask(DELETE, 2, groups_names=("h",)).results] == [0]
+    _files.arm("", "test")
+    assert running.committed("h") == {}
+
+
 def test_a_disk_that_stands_still_does_not_fill_the_memory(running: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     running.commit({("t", 0): 1})
     monkeypatch.setattr(keeping, "MOST_QUEUED_BYTES", -1)

@@ -132,6 +132,8 @@ def test_whoever_dies_is_replaced_at_once(role: str, status: int, make: Callable
     assert len(machine.all) == 8
     (line,) = machine.lines("died")
     assert line == f"died role={role} exit={status} lived_s=3.3: replaced"
+    restarts = {each.role: machine.shared.restarts.of(each.number) for each in machine.all}
+    assert restarts == {each.role: int(each.role == role) for each in machine.all}
 
 
 def test_all_that_died_are_replaced_in_the_same_turn(make: Callable[..., Processes]) -> None:
@@ -246,6 +248,21 @@ def test_a_death_wakes_whoever_may_wait_for_the_dead(role: str, make: Callable[.
     machine.stop_after(3.0)
     ((woken_then, _acceptor),) = seen
     assert set(woken_then) >= {FLUSHER, KEEPER, ACCEPTOR, FIRST_PROCESSOR, FIRST_PROCESSOR + 1}
+
+
+@pytest.mark.parametrize("role", ["processor-0", "coordinator", "flusher"])
+def test_what_the_dead_had_begun_is_over(role: str, make: Callable[..., Processes]) -> None:
+    """Nobody waits until it has seen a deletion, and what it sent or was sent is void, before its successor begins."""
+    machine = make()
+    number = Played(role, 0, 0.0).number
+    machine.at(1.0, lambda: machine.arena.see(number, 0))
+    machine.plans[role] = [(2.0, -9)]
+    found: list[tuple[bool, int]] = []
+    machine.when_started[role] = lambda _: found.append(
+        (machine.arena.seen(number) > machine.arena.change_count, machine.arena.incarnation(number))
+    )
+    machine.stop_after(3.0)
+    assert found == [(True, 0), (True, 1)]
 
 
 def test_a_dead_acceptor_is_shown_as_gone_before_anybody_is_woken(

@@ -488,14 +488,12 @@ class Groups:
             self._after(name, group)
 
     def _drop(self, name: str) -> None:
-        group = self._groups.pop(name, None)
-        self._sizes.pop(name, None)
-        self._since_ms.pop(name, None)
+        """Of one that has no members: nobody waits for it."""
+        for table in (self._groups, self._sizes, self._since_ms):
+            table.pop(name, None)
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
-        if group is not None:
-            group.give_up(Code.UNKNOWN_MEMBER_ID)
 
     def _keep(self, name: str, group: Group, store: Store) -> None:
         since_ms = _wall_ms()
