@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import threading
+import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -140,6 +141,49 @@ def test_a_full_queue_makes_tasks_wait_in_turn_while_the_loop_goes_on() -> None:
         run(main(broker))
 
 
+def test_a_send_goes_behind_those_that_wait_though_there_is_room_before_they_are_woken() -> None:
+    release = threading.Event()
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address, queue_messages=1, in_flight_bytes=1, batch_messages=1) as producer:
+            await producer.send("t", b"on its way")
+            await until(lambda: broker.seen["ProduceAckRequest"])
+            await producer.send("t", b"queued")
+            waiting = asyncio.create_task(producer.send("t", b"waits"))
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+            release.set()
+            deadline = time.monotonic() + PATIENCE
+            while producer.stats().queued and time.monotonic() < deadline:
+                time.sleep(0.002)  # the loop has no turn in which it could wake the task
+            await producer.send("t", b"comes behind")
+            await waiting
+        assert stored(broker) == [b"on its way", b"queued", b"waits", b"comes behind"]
+
+    with FakeBroker(hook=stalled(release)) as broker:
+        run(main(broker))
+
+
+def test_whoever_waits_for_room_is_woken_when_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look from time to time would make every message of a full queue late."""
+    monkeypatch.setattr(aio_producer, "_LOOK_AGAIN_SECONDS", 4 * PATIENCE)
+    release = threading.Event()
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address, queue_messages=1, in_flight_bytes=1, batch_messages=1) as producer:
+            await producer.send("t", b"on its way")
+            await until(lambda: broker.seen["ProduceAckRequest"])
+            await producer.send("t", b"queued")
+            waiting = [asyncio.create_task(producer.send("t", b"%d" % number)) for number in range(5)]
+            await asyncio.sleep(0.01)
+            release.set()
+            await asyncio.gather(*waiting)
+
+    with FakeBroker(hook=stalled(release)) as broker:
+        run(main(broker))
+    assert len(stored(broker)) == 7
+
+
 @pytest.mark.parametrize("policy", ["raise", "drop", "block"])
 def test_a_full_queue_does_what_the_settings_say(policy: str) -> None:
     release = threading.Event()
@@ -231,6 +275,24 @@ def test_the_loop_goes_on_while_a_broker_is_asked(choice: dict[str, Any]) -> Non
     with FakeBroker(partitions=2, hook=questions.hook) as broker:
         run(main(broker))
         assert len(broker.sets) == 1
+
+
+@pytest.mark.parametrize("choice", [{}, {"key": b"k"}, {"partition": 0}, {"partition": (0, 1)}])
+def test_the_loop_goes_on_while_a_broker_is_asked_again_that_has_refused(choice: dict[str, Any]) -> None:
+    questions = Questions()
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address, connect_timeout_ms=60_000) as producer:
+            broker.refused["t"] = InvalidTopicError.code
+            with pytest.raises(InvalidTopicError):
+                await producer.send("t", b"refused", **choice)
+            broker.refused.clear()
+            broker.hook = questions.hook
+            await questions.sent(producer.send("t", b"stored", **choice))
+        assert len(broker.sets) == 1
+
+    with FakeBroker(partitions=2) as broker:
+        run(main(broker))
 
 
 def test_the_loop_goes_on_while_a_broker_is_asked_for_keys_alone() -> None:

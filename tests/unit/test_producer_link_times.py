@@ -496,6 +496,50 @@ def test_an_idle_connection_to_a_broker_that_left_zookeeper_is_let_go() -> None:
         assert link.step().accept().messages() == [b"y"]
 
 
+def test_pauses_begin_anew_behind_a_connection_that_was_changed_on_purpose() -> None:
+    with still_link(reconnect_interval_sends=1) as link:
+        link.refuse()
+        link.put([b"1"])
+        for _ in range(8):
+            link.step().clock.move(1000)
+        link.listen_again()
+        peer = link.step().accept()
+        link.answer(peer, 0).step()
+        assert peer.is_at_end()
+        link.end(peer).step()
+        link.refuse()
+        link.put([b"2"])
+        assert link.step().sleeps_ms() == 20
+
+
+def test_a_flush_waits_for_what_no_other_broker_takes() -> None:
+    """It stays with this one, behind whatever came meanwhile."""
+    with still_link() as link:
+        link.refuse()
+        link.put([b"x"], partition=-1)
+        flushed = link.flush()
+        for _ in range(3):
+            link.step().clock.move(1000)
+        assert not flushed.is_set()
+        link.listen_again()
+        peer = link.step().accept()
+        assert not flushed.is_set()
+        link.answer(peer, 0).step()
+        assert flushed.is_set()
+        assert link.counts() == (1, 0, 0)
+
+
+def test_a_broker_that_is_back_in_zookeeper_has_its_time_again() -> None:
+    """What was given it since it left counts for nothing any more, however long ago that was."""
+    with still_link(producer_type="sync", connect_timeout_ms=100) as link:
+        link.link.set_registered(False)
+        link.step().link.set_registered(True)
+        link.step().clock.move(1000)
+        link.put([b"x"])
+        peer = link.step().accept()
+        assert link.answer(peer, 0).step().counts() == (1, 0, 0)
+
+
 def test_a_new_address_is_used_for_what_comes_next() -> None:
     """The old connection gives its answers first, and nothing new goes out on it."""
     with still_link() as link, still_link() as elsewhere:
