@@ -21,7 +21,7 @@ import pytest
 import fastlog
 from fastlog.errors import ArgumentError, ConfigError, InvalidTopicError
 from fastlog.loghandler import JsonFormatter, LogHandler, StructlogProcessor
-from fastlog.producer import publisher
+from fastlog.producer import Crc32Partitioner, publisher
 from fastlog.wire import requests as rq
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
@@ -259,6 +259,80 @@ def test_one_record_that_is_too_large_keeps_no_other_back(logger: logging.Logger
         assert (handler.published, handler.dropped) == (2, 1)
 
 
+def test_records_beside_one_that_is_too_large_go_where_their_key_says(logger: logging.Logger) -> None:
+    with FakeBroker(partitions=8) as broker:
+        handler = LogHandler(broker.address, topic="t", key="name", max_message_bytes=100, queue_time_ms=10**6)
+        logger.addHandler(handler)
+        for text in ("a", "b" * 101, "c"):
+            logger.info(text)
+        flushed(handler)
+        assert stored(broker, "t", Crc32Partitioner().partition(logger.name, 8)) == [b"a", b"c"]
+
+
+def test_records_that_were_dropped_take_no_room(logger: logging.Logger) -> None:
+    with FakeBroker() as broker:
+        handler = LogHandler(broker.address, topic="t", max_message_bytes=100, queue_bytes=500)
+        logger.addHandler(handler)
+        for _ in range(10):
+            logger.info("x" * 101)
+            flushed(handler)
+        logger.info("fits")
+        flushed(handler)
+        assert stored(broker) == [b"fits"]
+        assert (handler.published, handler.dropped) == (1, 10)
+
+
+def test_a_flush_is_for_the_records_before_the_flush_before_as_well() -> None:
+    release = threading.Event()
+    with FakeBroker(hook=stalled(release)) as broker:
+        processor = StructlogProcessor(broker.address, topic="t")
+        processor(None, "info", {"event": "one"})
+        assert not processor.flush(0)
+        assert not processor.flush(0)
+        processor(None, "info", {"event": "two"})
+        assert not processor.flush(0)
+        release.set()
+        assert processor.flush(PATIENCE)
+        processor.close()
+
+
+def test_closing_waits_no_second_time_behind_a_flush_that_came_to_no_end(logger: logging.Logger) -> None:
+    """As ``logging.shutdown`` does one after the other; unless something was delivered in between."""
+    release = threading.Event()
+    with FakeBroker(hook=stalled(release)) as broker:
+        handler = LogHandler(broker.address, topic="t", close_timeout_ms=int(3 * PATIENCE) * 1000)
+        logger.addHandler(handler)
+        logger.info("x")
+        handler.flush(0)
+        with sooner_than(PATIENCE):
+            handler.close()
+        assert handler.dropped == 1
+        release.set()
+
+
+def test_closing_waits_behind_a_flush_whose_records_were_delivered_later(logger: logging.Logger) -> None:
+    holds = [threading.Event(), threading.Event()]
+    requests = iter(holds)
+
+    def hook(request: rq.Request) -> None:
+        if isinstance(request, rq.ProduceAckRequest):
+            assert next(requests).wait(PATIENCE)
+
+    with FakeBroker(hook=hook) as broker:
+        handler = LogHandler(broker.address, topic="t", close_timeout_ms=int(3 * PATIENCE) * 1000)
+        logger.addHandler(handler)
+        logger.info("late")
+        handler.flush(0)
+        holds[0].set()
+        wait_until("it was delivered", lambda: handler.published == 1)
+        logger.info("last")
+        later = threading.Timer(0.05, holds[1].set)
+        later.start()
+        handler.close()
+        later.join()
+        assert (handler.published, handler.dropped) == (2, 0)
+
+
 def test_what_fastlog_itself_logs_is_left_out() -> None:
     with FakeBroker() as broker:
         handler = LogHandler(broker.address, topic="t")
@@ -309,8 +383,6 @@ def test_keys_choose_partitions(logger: logging.Logger, key: Any, wanted: bytes 
             logger.info("%s %d", "a", number)
         flushed(handler)
         ((_, partition),) = broker.logs
-        from fastlog.producer import Crc32Partitioner
-
         assert partition == (0 if wanted is None else Crc32Partitioner().partition(wanted, 8))
         assert stored(broker, "t", partition) == [b"a %d" % number for number in range(20)]
 

@@ -118,6 +118,24 @@ def test_a_refusal_with_a_break_behind_it_keeps_its_place(way: str, later: int) 
         assert link.sleeps_ms() == NEVER
 
 
+def test_what_a_break_gives_back_from_several_writes_keeps_its_order() -> None:
+    """Behind what was refused before it, and before what came later."""
+    with still_link() as link:
+        link.put([b"0"])
+        peer = link.step().accept()
+        for payload in (b"1", b"2", b"3"):
+            link.put([payload])
+            link.step()
+        link.answer(peer, FULL)
+        peer.connection.close()
+        link.step()
+        link.put([b"4"])
+        link.step().clock.move(2000)
+        peer = link.step().accept()
+        assert take_all(link, peer, 5) == numbers(5)
+        assert link.counts() == (5, 0, 0)
+
+
 SO_RESET = (1, 13, struct.pack("ii", 1, 0))  # SOL_SOCKET, SO_LINGER: a close resets
 
 
@@ -260,6 +278,22 @@ def test_what_waits_counts_as_on_its_way_to_the_byte() -> None:
             link.step()
             assert (link.counts()[2], link.quota.messages) == ((2, 0) if is_taken else (1, 1))
             assert link.is_full()
+
+
+def test_what_has_waited_takes_no_room_once_it_is_on_its_way_again() -> None:
+    """Else each full disk would leave less room for what may be on its way, and the last one none."""
+    with still_link(in_flight_bytes=1000) as link:
+        link.put([bytes(200)])
+        peer = link.step().accept()
+        for _ in range(20):
+            link.answer(peer, FULL).step()
+            link.put([bytes(200)])
+            link.step().clock.move(2000)
+            assert len(take_all(link.step(), peer, 2)) == 2
+            link.put([bytes(200)])
+            link.step()
+            assert not link.is_full()
+        assert link.counts() == (40, 0, 1)
 
 
 def test_partitions_are_refused_each_for_itself() -> None:
