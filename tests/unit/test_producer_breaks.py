@@ -14,8 +14,11 @@ from fastlog.errors import (
     TransportError,
 )
 from fastlog.producer import Producer
+from fastlog.producer.link import Link
+from fastlog.producer.waiting import OneShotEvent
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.harness.timing import PATIENCE
 
@@ -168,6 +171,37 @@ def test_another_broker_takes_over_what_may_go_anywhere() -> None:
         producer.close()
         found = [payload for payload in stored(first) + stored(second) if payload != b"w"]
         assert {int(payload) for payload in found} == set(range(100))
+
+
+def test_a_flush_waits_for_what_another_broker_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though that one had nothing to flush when it was asked."""
+    release, request_flush = threading.Event(), Link.request_flush
+
+    def idle_first(link: Link) -> OneShotEvent:
+        event = request_flush(link)
+        assert link.broker_id or event.wait(PATIENCE)
+        return event
+
+    with FakeBroker() as there, FakeBroker() as away:
+        with Producer(f"0:{there.address},1:{away.address}", producer_type="async", queue_time_ms=60_000) as producer:
+            for broker in (0, 1):
+                producer.send("t", b"x", partition=(broker, -1))
+            producer.flush(PATIENCE)
+            away.__exit__()
+            there.hook = stalled(release)
+            monkeypatch.setattr(Link, "request_flush", idle_first)
+            producer.send("t", b"moves", partition=(1, -1))
+            flushing = threading.Thread(target=producer.flush, args=(PATIENCE,))
+            flushing.start()
+            try:
+                wait_until("the other one has it", lambda: there.seen["ProduceAckRequest"] == 2)
+                flushing.join(0.1)
+                assert flushing.is_alive()
+            finally:
+                release.set()
+                flushing.join(PATIENCE)
+            assert producer.stats().delivered == 3
+        assert stored(there) == [b"x", b"moves"]
 
 
 def test_a_broker_that_claims_any_number_of_partitions() -> None:

@@ -170,6 +170,22 @@ def test_the_event_handler_comes_first_and_closes_before_the_callbacks() -> None
     assert note.names()[-5:] == ["handle", "last_batch", "handle", "event close", "callback close"]
 
 
+def test_callbacks_are_closed_behind_an_event_handler_that_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
+    class Unclosable(Batches):
+        def close(self) -> None:
+            super().close()
+            raise RuntimeError("not now")
+
+    note = Recorder()
+    config = ProducerConfig(broker_list="a:1", producer_type="async")
+    ledger = Ledger(Quota(10, 1000), None)
+    queue = BatchQueue(config, ledger, Unclosable(note), Callbacks(note), StringEncoder(), NowhereSender())
+    queue.stop()
+    assert queue.finished.wait(PATIENCE)
+    assert note.names()[-2:] == ["event close", "callback close"]
+    assert "not now" in caplog.text
+
+
 def test_batches_of_07() -> None:
     """0.7's vector: batches of 5 and 11 events are 5, 5, and 1 on close."""
     note = Recorder()
@@ -236,6 +252,30 @@ def test_the_queue_time_is_over_when_it_is_due(monkeypatch: pytest.MonkeyPatch) 
     put("LAST")
     wait_until("the batch", lambda: handled(note))
     assert handled(note) == [["FIRST", "SECOND", "THIRD", "LAST"]]
+    queue.stop()
+    assert queue.finished.wait(PATIENCE)
+
+
+def test_the_queue_time_begins_anew_with_a_batch_that_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    patch_time(monkeypatch, batching_module, monotonic=lambda: now[0])
+    note = Recorder()
+    queue = batch_queue(note, queue_time_ms=1_000_000, batch_messages=3)
+
+    def put(number: int) -> None:
+        queue.put(QueueItem(number, "t"))
+        wait_until("it is taken", lambda: queue.accepted == number and not len(queue))
+
+    put(1)
+    now[0] = 1500.0
+    put(2)
+    put(3)
+    wait_until("it was full", lambda: handled(note) == [[1, 2, 3]])
+    now[0] = 2400.0
+    for number in (4, 5, 6):
+        put(number)
+    wait_until("the next one", lambda: len(handled(note)) > 1)
+    assert handled(note) == [[1, 2, 3], [4, 5, 6]]
     queue.stop()
     assert queue.finished.wait(PATIENCE)
 
