@@ -188,6 +188,23 @@ def test_a_lane_that_waits_is_committed_for_and_told(monkeypatch: pytest.MonkeyP
         assert commits.calls == 1
 
 
+def test_what_a_lane_waits_for_is_kept_before_it_is_committed() -> None:
+    """Else the commit has nothing new, and the lane waits for another one."""
+    given, consumed = place(), list[int]()
+    done = threading.Semaphore(0)
+
+    class Noting(Commits):
+        def commit_offsets(self) -> None:
+            super().commit_offsets()
+            consumed.append(given.consumed)
+
+    committer = Committer("a", Keeper(), lambda: True)
+    committer.settled(given, 120)
+    with running(committer, Noting(), done.release):
+        assert done.acquire(timeout=PATIENCE)
+    assert consumed == [120]
+
+
 def test_keeping_alone_is_gathered_for_a_while_and_a_lane_hurries_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits: it may take its time. Somebody does: at once."""
     monkeypatch.setattr(committing, "_GATHER_SECONDS", 1000.0)

@@ -437,6 +437,24 @@ def test_another_place_waits_for_what_is_under_way() -> None:
         assert found.lane.wants(found.place)
 
 
+def test_a_partition_that_was_repositioned_waits_for_what_is_under_way() -> None:
+    """What comes from there would be settled in its place otherwise."""
+    goes_on = threading.Event()
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.ProduceAckRequest):
+            assert goes_on.wait(20)
+        return None
+
+    with way(FakeBroker(hook=hook)) as found:
+        found.take()
+        elsewhere = Place(SOURCE, START + 5000, by_hand=True)
+        assert not found.lane.wants(elsewhere)
+        goes_on.set()
+        found.wait_consumed(START + len(SET))
+        assert found.lane.wants(elsewhere)
+
+
 def test_partitions_go_to_those_of_their_number_and_are_spread_otherwise() -> None:
     places = [TargetPartition(1, 0), TargetPartition(1, 1), TargetPartition(2, 0)]
     assert [place_of(index, places) for index in range(3)] == places

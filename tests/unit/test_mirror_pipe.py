@@ -145,6 +145,19 @@ def test_a_broker_that_came_back_is_asked_anew() -> None:
         assert found.wait_settled(2) == [None, None]
 
 
+def test_a_plain_broker_that_comes_back_as_fastlog_is_asked_for_acknowledgements() -> None:
+    broker = FakeBroker(own=False)
+    with giving(broker) as found:
+        found.give()
+        assert found.wait_settled(1) == [None]
+        broker.own = True
+        broker.cut()
+        wait_until("it is known", lambda: found.pipe.is_connected and found.pipe.is_acknowledged)
+        found.give()
+        assert found.wait_settled(2) == [None, None]
+        assert (broker.seen["ProduceRequest"], broker.seen["ProduceAckRequest"]) == (1, 1)
+
+
 def test_a_plain_broker_tells_no_limits() -> None:
     with giving(FakeBroker(own=False)) as found:
         piece = found.give()

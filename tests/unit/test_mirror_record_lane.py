@@ -122,6 +122,19 @@ def test_after_a_while_the_first_one_goes_alone_again(clock: Clock) -> None:
     assert len(all_sent(lane)) == 2
 
 
+def test_behind_a_new_beginning_the_first_one_goes_alone_again(clock: Clock) -> None:
+    """The broker is perhaps another one, or the partition was made anew."""
+    lane = begun(most_bytes=len(batch(0, 1)))
+    take(lane, batch(0, 4))
+    keep(lane)
+    lane.acknowledged(lane.next_to_send(), 0)
+    lane.again(None, 0.0)
+    lane.begin(position(1, 1), 1)
+    take(lane, batch(1, 3))
+    keep(lane)
+    assert len(all_sent(lane)) == 1
+
+
 def test_a_gap_is_written_down_before_what_is_behind_it(clock: Clock) -> None:
     lane = begun()
     take(lane, batch(0, 3))
@@ -238,6 +251,20 @@ def test_what_a_former_mirror_had_on_its_way_is_no_error_unless_it_goes_on(clock
     assert isinstance(lane.error, RecordsError)
 
 
+def test_so_many_in_a_row_are_no_error_again_once_something_was_stored(clock: Clock) -> None:
+    lane = begun()
+    for _ in range(2):
+        for _ in range(module._QUIET_RETRIES):
+            take(lane, batch(0, 1))
+            lane.refused(lane.next_to_send(), 45)
+            assert lane.error is None
+            clock.now += 10
+            lane.begin(position(), 0)
+        take(lane, batch(0, 1))
+        lane.acknowledged(lane.next_to_send(), 0)
+        lane.begin(position(), 0)
+
+
 @pytest.mark.parametrize("code", [6, 7, 56])
 def test_other_errors_are_tried_again_and_told(clock: Clock, code: int) -> None:
     lane = begun(leaves_out=True)
@@ -349,6 +376,19 @@ def test_damage_stops_it_or_is_left_out(clock: Clock, leaves_out: bool) -> None:
     take(lane, data)
     assert keep(lane).seams == ((2, 5),)
     assert lane.next_to_send().batch.first == 5
+
+
+def test_behind_damage_small_batches_are_put_together_again(clock: Clock) -> None:
+    lane = begun(leaves_out=True)
+    for _ in range(2):
+        take(lane, damaged(0, 3))
+    assert (lane.offset, len(lane.left_out)) == (3, 1)
+    take(lane, batch(3, 1) + batch(4, 1))
+    keep(lane)
+    while lane.has_plan:
+        lane.acknowledged(lane.next_to_send(), 0)
+    take(lane, batch(5, 1) + batch(6, 1))
+    assert lane.next_to_send().batch.records == 2
 
 
 def test_damage_inside_compressed_bytes_is_found_among_small_ones(clock: Clock) -> None:

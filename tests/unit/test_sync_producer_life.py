@@ -372,3 +372,25 @@ def test_settings_that_are_not_for_it() -> None:
         with pytest.raises(FastlogError):
             SyncProducer("h", port)  # type: ignore[arg-type]
     SyncProducer("h", 65535).close()
+
+
+def test_a_close_ends_a_send_that_finds_no_broker() -> None:
+    """Whatever time there is left for another try."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    producer = SyncProducer("127.0.0.1", port, connect_timeout_ms=10**6, socket_timeout_ms=int(PATIENCE) * 1000)
+    failures: list[FastlogError] = []
+
+    def send() -> None:
+        try:
+            producer.send("t", b"x")
+        except FastlogError as error:
+            failures.append(error)
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    wait_until("it tries", lambda: producer._busy)
+    with sooner_than(PATIENCE):
+        producer.close()
+    sending.join(PATIENCE)
+    assert len(failures) == 1
