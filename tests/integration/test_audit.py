@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from textwrap import dedent
 from typing import Any
@@ -173,15 +174,16 @@ def test_a_stage_that_has_not_seen_all(source: RunningBroker, names: tuple[str, 
     sent(source.address, names, 1000, audit_window_ms=2**31 - 1)
     with Producer(source.address) as producer, consumer_of(source.address) as consumer:
         auditor = Auditor("load", producer, audit_topic)
-        skipped = 0
-        for number in range(2):
-            for batch in consumer.numpy_batches(topic, number, fetch_bytes=5000):
-                if skipped:
-                    auditor.count(batch)
-                skipped = skipped or len(batch)
-        auditor.publish()
-        auditor.publish()
+        batches = [batch for number in range(2) for batch in consumer.numpy_batches(topic, number, fetch_bytes=2500)]
+        skipped = len(batches.pop())
+        for part in (batches[::2], batches[1::2]):
+            for batch in part:  # events for each partition of the audit topic, so that every report ages
+                auditor.count(batch)
+                auditor.publish()
+                auditor.publish()
+            time.sleep(0.05)  # so old are the reports behind which the second part comes
     arguments = ("--brokers", source.address, "--audit-topic", audit_topic)
+    assert audit(*arguments, "--grace", "40s")[0] == 0
     code, rows, _ = audit(*arguments)
     assert (code, {row["stage"]: row["state"] for row in rows}) == (0, {"brokers": "ok", "load": "pending"})
     code, rows, _ = audit(*arguments, "--grace", "0")
@@ -233,8 +235,10 @@ def test_messages_without_numbers_are_unreported(source: RunningBroker, names: t
     with Producer(source.address) as producer:
         producer.send(names[0], [b"x"] * 4)
     sent(source.address, names, 10)
-    code, rows, said = audit("--brokers", source.address, "--audit-topic", names[1])
+    arguments = ("--brokers", source.address, "--audit-topic", names[1])
+    code, rows, said = audit(*arguments)
     assert (code, totals(rows)["unreported"], totals(rows)["missing"]) == (0, 4, 0)
+    assert audit(*arguments, "--strict")[0] == 1
     assert f"4 messages of {names[0]} at brokers have no envelope" in said
 
 

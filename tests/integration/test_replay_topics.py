@@ -138,13 +138,13 @@ def test_what_contradicts_itself_is_refused(broker: RunningBroker, run: Commands
     assert len(payloads(broker, "asked")) == 3 and payloads(broker, "is-there") == [b"first 0000"]
 
 
-@pytest.mark.parametrize("options", [(), ("--rate", "1000000")])
+@pytest.mark.parametrize("options", [(), ("--rate", "1000000"), ("--rate", "200")])
 @pytest.mark.parametrize("kind", ["records", "messages"])
 def test_only_so_many_messages(
     broker: RunningBroker, run: Commands, kind: str, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the message, in order; the summary counts them."""
-    source = f"some-{kind}-{len(options)}"
+    source = "-".join(("some", kind, *options))
     make(broker, kind, source, 9)
     monkeypatch.setattr(copy_topic, "_FETCH_BYTES", FETCH_BYTES)
     ran = replay(run, broker, source, f"{source}-copy", "--messages", "4", "--json", *options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 
 import pytest
@@ -14,6 +15,7 @@ from fastlog.errors import (
     TransportError,
 )
 from fastlog.producer import Producer
+from fastlog.producer import router as router_module
 from fastlog.producer.link import Link
 from fastlog.producer.waiting import OneShotEvent
 from fastlog.wire import requests as rq
@@ -171,6 +173,21 @@ def test_another_broker_takes_over_what_may_go_anywhere() -> None:
         producer.close()
         found = [payload for payload in stored(first) + stored(second) if payload != b"w"]
         assert {int(payload) for payload in found} == set(range(100))
+
+
+def test_a_broker_that_was_away_at_the_first_message_gets_its_share_once_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(router_module, "_LOOK_AGAIN_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    late = FakeBroker()
+    late.port = port
+    with FakeBroker() as there, Producer(f"{there.address},127.0.0.1:{port}") as producer:
+        producer.send("t", b"x")
+        with late:
+            wait_until("it gets messages", lambda: producer.send("t", b"y") and late.sets)
+            producer.close()
 
 
 def test_a_flush_waits_for_what_another_broker_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:

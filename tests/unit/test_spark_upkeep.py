@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError, TableWriteError
+from fastlog.errors import ConfigError, FastlogError, TableConflictError, TableUnavailableError, TableWriteError
 from fastlog.spark import upkeep
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.jobs import expire as expiring
@@ -230,17 +230,21 @@ def test_a_transaction_that_is_just_full_is_full(monkeypatch: pytest.MonkeyPatch
     ]  # fmt: skip
 
 
-def test_who_is_always_refused_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [TableConflictError, TableWriteError])
+def test_who_is_always_refused_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[FastlogError]
+) -> None:
+    """And leaves no file that is not the table's."""
     lake = filled(tmp_path, [1], [2])
     before = set(lake.directory.rglob("*.parquet"))
 
     def refuse(self: Lake, change: TableChange) -> None:
-        raise TableConflictError("another writer")
+        raise error("another writer")
 
     monkeypatch.setattr(Lake, "commit", refuse)
-    with pytest.raises(TableConflictError, match="another writer"):
+    with pytest.raises(error, match="another writer"):
         join_files(lake, JoinOptions())
-    with pytest.raises(TableConflictError, match="another writer"):
+    with pytest.raises(error, match="another writer"):
         expire(lake, date(2027, 1, 1))
     assert set(lake.directory.rglob("*.parquet")) == before
 
