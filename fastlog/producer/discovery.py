@@ -21,7 +21,7 @@ from fastlog.coordination.watched import Watched
 from fastlog.errors import ClosedError, CoordinationError
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.ledger import Ledger, logger
-from fastlog.producer.waiting import LocklessCondition, OwnedThread
+from fastlog.producer.waiting import LazyThread, LocklessCondition
 from fastlog.retry import Backoff
 
 AUDIT_SECONDS = 60.0
@@ -66,7 +66,6 @@ class Discovery:
         self._ledger = ledger
         self._on_change = on_change
         self._open = open_session or _zookeeper(config)
-        self._starts = itertools.count()
         self._tickets = itertools.count(1)
         self._topics: dict[str, None] = {}  # an ordered set; only added to
         self._audit_wanted = 0
@@ -80,19 +79,18 @@ class Discovery:
         self._last_counts: dict[tuple[str, int], int] = {}
         self._away_since: float | None = None
         self._backoff = Backoff(_LEAST_PAUSE, config.zk_sync_time_ms / 1000, 0.5)
-        self._thread = OwnedThread(ledger, self._run, "fastlog-producer-zookeeper")
+        self._thread = LazyThread(ledger, self._run, "fastlog-producer-zookeeper")
 
     # --- for everybody ---
 
     def start(self) -> None:
         """Start the thread that reads ZooKeeper; may be called again."""
-        if next(self._starts) == 0:
-            self._thread.start()
+        if not self._stopping:
+            self._thread.begin()
 
     def stop(self) -> None:
         """End the session, and the thread; returns at once."""
         self._stopping = True
-        next(self._starts)  # a thread that has not begun never does
         self._wake()
         self._done.notify_all()
 

@@ -21,7 +21,7 @@ from fastlog.producer.hooks import Delivery
 from fastlog.producer.ledger import Ledger, logger
 from fastlog.producer.outcomes import Outcomes
 from fastlog.producer.refusals import Refusals
-from fastlog.producer.waiting import OneShotEvent, OwnedThread
+from fastlog.producer.waiting import LazyThread, OneShotEvent
 from fastlog.retry import Backoff
 
 _LEAST_PAUSE = 0.02
@@ -81,20 +81,14 @@ class Link:
         self._down_since: float | None = None
         self._next_attempt = 0.0
         self._backoff = Backoff(_LEAST_PAUSE, _LONGEST_PAUSE, 0.25)
-        self._starting = threading.RLock()
-        self._has_begun = False
-        self._run_by = threading.Lock()
+        self._thread = LazyThread(ledger, self._run, f"fastlog-producer-{self.broker_id}")
         self._thread_id = 0
 
     # --- for everybody ---
 
     def start(self) -> None:
         """Begin to send; may be called again. Whatever is asked of the link begins it, too."""
-        with self._starting:
-            if not self._has_begun:
-                # once more where Ctrl-C came in between: nobody can say whether that thread comes, and one of both runs
-                OwnedThread(self._ledger, self._run, f"fastlog-producer-{self.broker_id}").start()
-                self._has_begun = True
+        self._thread.begin()
 
     @property
     def broker_id(self) -> int:
@@ -206,8 +200,6 @@ class Link:
     # --- the thread ---
 
     def _run(self) -> None:
-        if not self._run_by.acquire(blocking=False):
-            return
         self._thread_id = threading.get_ident()
         try:
             while self._step():

@@ -75,6 +75,31 @@ class OwnedThread(threading.Thread):
         self.owner = owner
 
 
+class LazyThread:
+    """A thread that begins its work when it is first asked to, for ``owner``, as an ``OwnedThread``.
+
+    Any thread and signal handler may ask: none waits for another that does, which may be the one it has interrupted.
+    """
+
+    def __init__(self, owner: object, work: Callable[[], object], name: str) -> None:
+        self._owner = owner
+        self._work = work
+        self._name = name
+        self._has_begun = False
+        self._is_run = _thread.allocate_lock()
+
+    def begin(self) -> None:
+        """Begin the work, unless it has begun; may be called again."""
+        if not self._has_begun:
+            # once more where an interrupt came in between: nobody can say whether that thread comes; one of both works
+            OwnedThread(self._owner, self._run, self._name).start()
+            self._has_begun = True
+
+    def _run(self) -> None:
+        if self._is_run.acquire(blocking=False):
+            self._work()
+
+
 def wait_ended(owner: object, seconds: float) -> bool:
     """Return True when no other thread of ``owner`` is alive any more, False after ``seconds``.
 

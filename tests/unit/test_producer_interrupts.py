@@ -45,9 +45,14 @@ class Interrupt(KeyboardInterrupt):
     """Ours."""
 
 
+def interrupt() -> None:
+    raise Interrupt
+
+
 @contextmanager
-def interrupted_at(number: int) -> Iterator[None]:
-    """Raise at the ``number``-th moment, counted from 1, at which Python would handle a signal in the producer's code.
+def interrupted_at(number: int, handler: Callable[[], object] = interrupt) -> Iterator[None]:
+    """Call ``handler`` at the ``number``-th moment, counted from 1, at which Python would handle a signal in the
+    producer's code.
 
     That is behind each call and each jump back, and where a function begins; never between two other instructions.
     """
@@ -69,7 +74,7 @@ def interrupted_at(number: int) -> Iterator[None]:
                 if is_moment:
                     left -= 1
                     if left == 0:
-                        raise Interrupt
+                        handler()
             return each
 
         return each
@@ -190,6 +195,50 @@ def test_the_producer_goes_on_after_an_interrupt_at_any_moment(name: str) -> Non
                 break
         gc.collect()
         wait_until("no descriptor is left", lambda: count_descriptors() <= before + 1)
+        assert number > 3
+
+
+def send_twice(producer: Producer, topic: str) -> object:
+    producer.send(topic, b"interrupted")
+    return producer.send(topic, b"interrupted", partition=1)
+
+
+SLOW_HOOKED = {**HOOKED, "queue_time_ms": 60_000}
+CLOSED: dict[str, tuple[dict[str, Any], Call]] = {
+    "first sends": (SYNC, send_twice),
+    "first sends, queued": ({**ASYNC, "queue_time_ms": 60_000}, send_twice),
+    "first sends to handlers": (SLOW_HOOKED, send_twice),
+    "a first submit": (ASYNC, submit),
+    "a first flush": (ASYNC, send_and_flush),
+    "audited sends": (AUDITED, send_twice),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_handler_closes_the_producer_at_any_moment(name: str) -> None:
+    """It waits for no thread that would wait for what was interrupted, and what was taken is delivered."""
+    fields, call = CLOSED[name]
+    with FakeBroker(partitions=2) as broker:
+        for number in range(1, MOST_MOMENTS):
+            topic = f"t{number}"
+            producer = Producer(broker.address, **fields)
+            closed: list[int] = []
+
+            def close(producer: Producer = producer, closed: list[int] = closed, number: int = number) -> None:
+                with sooner_than(PATIENCE / 2, f"close() in a handler at moment {number}"):
+                    producer.close()
+                closed.append(number)
+
+            with suppress(ClosedError), interrupted_at(number, close):
+                call(producer, topic)
+            producer.close()
+            stats = producer.stats()
+            assert (stats.in_flight, stats.queued) == (0, 0), number
+            assert stats.failed <= (call is submit), number  # its future says so
+            assert fields is AUDITED or len(payloads_of(broker, topic)) == stats.delivered, number
+            assert not threads_of_producers(), number
+            if not closed:
+                break
         assert number > 3
 
 
