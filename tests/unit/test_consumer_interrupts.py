@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -20,23 +20,29 @@ from fastlog._segment import pack
 from fastlog.codecs import GZIP, compress
 from fastlog.consumer import fetcher
 from fastlog.consumer._delivery import GroupMessage
-from fastlog.consumer.simple import LATEST
+from fastlog.consumer.simple import LATEST, SimpleConsumer
 from fastlog.consumer.stream import Stream
+from fastlog.errors import ClosedError
 from tests.harness.consumers import consumer_of, with_log
 from tests.harness.reading import Reading, fetching_threads, served, wait_until
-from tests.harness.timing import PATIENCE
+from tests.harness.timing import PATIENCE, sooner_than
 
 # A socket whose closing was interrupted is closed when the last one forgets it, which Python warns of.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 _FOLDERS = tuple(str(Path(fastlog.__path__[0]) / name) for name in ("consumer", "client"))
 
 
-class Interrupt:
-    """Raises once, at a moment of this thread."""
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
 
-    def __init__(self, at: int) -> None:
+
+class Interrupt:
+    """Has a signal handled once, at a moment of this thread."""
+
+    def __init__(self, at: int, handler: Callable[[], object]) -> None:
         self.left = at
         self.where = ""
+        self._handler = handler
 
     def profile(self, frame: FrameType, event: str, argument: object) -> None:
         """For ``sys.setprofile``: only what belongs to clients and consumers is looked at."""
@@ -47,18 +53,18 @@ class Interrupt:
         self.left -= 1
         if not self.left:
             self.where = f"{event} {Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
-            raise KeyboardInterrupt
+            self._handler()
 
     @property
     def has_come(self) -> bool:
-        """It was raised."""
+        """The moment was there."""
         return self.left <= 0
 
 
 @contextmanager
-def interrupted(at: int) -> Iterator[Interrupt]:
-    """At this moment of the block, which then ends."""
-    made = Interrupt(at)
+def interrupted(at: int, handler: Callable[[], object] = ctrl_c) -> Iterator[Interrupt]:
+    """At this moment of the block, which then ends, unless the handler is another."""
+    made = Interrupt(at, handler)
     profile = made.profile  # kept: Python calls it once more after it has raised, when it has let go of it already
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -223,6 +229,76 @@ def test_an_iteration_that_was_interrupted_is_begun_again_behind_its_last_messag
         else:
             pytest.fail("an iteration has more moments than were tried")
         wait_until(lambda: len(fake._sockets) <= 1)
+
+
+class Handler:
+    """Closes something, and soon."""
+
+    def __init__(self, *closing: Callable[[], object]) -> None:
+        self._closing = closing
+
+    def __call__(self) -> None:
+        with sooner_than(PATIENCE / 2):
+            for close in self._closing:
+                close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer: consumer.fetch("t", 0, 0, 1000),
+        lambda consumer: consumer.multifetch([("t", 0, 0), ("t", 0, 0, 11)]),
+        lambda consumer: consumer.get_offsets_before("t", 0, LATEST, 2),
+        lambda consumer: list(consumer.messages("t", 0, 0, fetch_bytes=60)),
+        lambda consumer: list(consumer.numpy_batches("t", 0, 0, fetch_bytes=60)),
+    ],
+    ids=["fetch", "multifetch", "offsets", "messages", "arrays"],
+)
+def test_a_handler_closes_the_consumer_at_any_moment(call: Callable[[SimpleConsumer], object], own: bool) -> None:
+    """Of its first call: close() waits for nobody, and nothing goes on without a consumer."""
+    with with_log(LOG, own=own) as fake:
+        for at in (*range(1, 150), *range(150, 3000, 31)):
+            consumer = consumer_of(fake, local="off", timeout=PATIENCE)
+            with suppress(ClosedError), interrupted(at, Handler(consumer.close)) as interrupt:
+                call(consumer)
+            with pytest.raises(ClosedError) if interrupt.has_come else nullcontext():
+                consumer.fetch("t", 0, 0)
+            consumer.close()
+            if not interrupt.has_come:
+                break
+        else:
+            pytest.fail("a call has more moments than were tried")
+        assert at > 10
+        wait_until(lambda: not fake._sockets)
+
+
+@pytest.mark.parametrize(
+    ("take", "log"),
+    [(one, PLAIN), (polled, SETS), (listed, SETS), (as_arrays, PLAIN)],
+    ids=["one", "poll", "list", "arrays"],
+)
+def test_a_handler_ends_a_stream_at_any_moment(log: bytes, take: Callable[[Stream], list[bytes]], own: bool) -> None:
+    """As a consumer's close() does: no thread waits for what was interrupted."""
+    at = 0
+    is_through = False
+    while not is_through:
+        at += 1 if at < 60 else 7
+        with served(log, own=own) as fake, Reading(fetch_bytes=200, queued_chunks=2, fetcher_backoff_ms=5) as reading:
+            reading.own(fake.port)
+            stream = reading.stream()
+            found: list[bytes] = []
+            with interrupted(at, Handler(stream.end, reading.fetchers.close)) as interrupt:
+                for _ in range(3):
+                    try:
+                        found += take(stream)
+                    except AssertionError:  # there is nothing to take
+                        assert interrupt.has_come
+            is_through = not interrupt.has_come
+            assert found == MANY[: len(found)], interrupt.where
+            if not is_through:
+                assert stream.message(0.0) is None
+                wait_until(lambda: not fetching_threads())
+    assert at > 10
 
 
 def test_close_can_be_interrupted_and_called_again(own: bool) -> None:
