@@ -13,14 +13,13 @@ import time
 import weakref
 from collections import deque
 from contextlib import suppress
-from typing import NamedTuple
 
 from fastlog.errors import ClosedError, FastlogError, ForkedError, TransportError
 from fastlog.producer.brokers import check_topic
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.producer import Producer
-from fastlog.producer.waiting import LocklessCondition
+from fastlog.producer.waiting import LazyThread, LocklessCondition, wait_ended
 from fastlog.retry import Backoff
 
 Key = str | bytes | None
@@ -33,18 +32,13 @@ _END_SECONDS = 1.0
 
 
 class _Epoch:
-    """The payloads put between two flushes; ``open`` of them are neither delivered nor dropped."""
+    """The payloads put between two flushes; those that are settled are delivered or dropped."""
 
-    __slots__ = ("open",)
+    __slots__ = ("put", "settled")
 
     def __init__(self) -> None:
-        self.open = 0
-
-
-class _Item(NamedTuple):
-    epoch: _Epoch
-    key: Key
-    payload: bytes
+        self.put = 0
+        self.settled = 0
 
 
 class _Group:
@@ -69,8 +63,12 @@ class Publisher:
     At most ``queue_messages`` payloads, or ``queue_bytes``, are neither delivered nor dropped at any time; what does
     not fit is dropped and counted. While no broker answers they are kept, in their order, and tried again.
 
-    Safe in any thread and in signal handlers. A forked child begins with an empty queue and a producer of its own: what
-    was in the queue is the parent's to deliver. What is left at the end of the program has ``close_timeout_ms``.
+    Safe in any thread and in signal handlers, which may flush and close wherever they interrupt a call: no thread that
+    they wait for takes a lock that was taken there. What callers count and what sending threads count are apart, each
+    with a lock of its own; no call stands between reading and writing a count.
+
+    A forked child begins with an empty queue and a producer of its own: what was in the queue is the parent's to
+    deliver. What is left at the end of the program has ``close_timeout_ms``.
     """
 
     def __init__(self, topic: str, config: ProducerConfig) -> None:
@@ -96,21 +94,23 @@ class Publisher:
 
     def _begin(self) -> None:
         """The state of a process that has sent nothing yet."""
-        # Taken by a signal handler while its own thread has it; no call stands between reading and writing a count.
-        self._lock = threading.RLock()
+        self._calling = threading.RLock()  # taken again by a signal handler that has interrupted who has it
+        self._settling = threading.RLock()  # of the sending threads, which no signal interrupts
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._items: deque[_Item] = deque()
+        self._items: deque[tuple[_Epoch, Key, bytes]] = deque()
         self._epoch = _Epoch()
-        self._older: list[_Epoch] = []
+        self._older: deque[_Epoch] = deque()
         self._progress = LocklessCondition()
         self._producer: Producer | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = LazyThread(self, self._run, "fastlog-publisher")
         self._is_asleep = False
-        self._is_flush_due = False
+        self._hurries = self._hurries_seen = 0  # how often somebody wanted no more collecting
         self._gives_up = False
+        self._is_over = False
         self._flush_failed = False
-        self._pending = self._pending_bytes = 0
-        self._published = self._dropped = self._reported = 0
+        self._put = self._put_bytes = self._refused = 0
+        self._settled = self._settled_bytes = self._published = self._failed = 0
+        self._reported = 0
         self._reported_at = -_REPORT_SECONDS
         self._reason = ""
 
@@ -119,7 +119,7 @@ class Publisher:
     @property
     def dropped(self) -> int:
         """Payloads of this process that were not delivered and will not be."""
-        return self._dropped
+        return self._refused + self._failed
 
     @property
     def published(self) -> int:
@@ -129,38 +129,41 @@ class Publisher:
     @property
     def pending(self) -> int:
         """Payloads that are in the queue or on their way."""
-        return self._pending
+        settled = self._settled  # first: never more than were put
+        return self._put - settled
 
     def put(self, payload: bytes, key: Key = None) -> bool:
         """Queue a payload; False when it was dropped. Raises nothing and waits for nothing."""
-        with self._lock:
+        size = len(payload)
+        with self._calling:
+            pending = self._put - self._settled
             if self._is_closed:
-                self._dropped += 1
+                self._refused += 1
                 self._reason = "the handler is closed"
                 return False
-            if self._pending >= self._bound or self._pending_bytes >= self._bound_bytes:
-                self._dropped += 1
+            if pending >= self._bound or self._put_bytes - self._settled_bytes >= self._bound_bytes:
+                self._refused += 1
                 self._reason = self._reason or "the queue is full"
                 return False
+            # No call from here to the last: whoever flushes in a signal handler finds what is counted.
             epoch = self._epoch
-            epoch.open += 1
-            self._pending += 1
-            self._pending_bytes += len(payload)
-            self._items.append(_Item(epoch, key, payload))
-            wakes = self._is_asleep or (not self._is_flush_due and self._pending * 2 >= self._bound)
-            if wakes:
-                self._is_flush_due = self._is_flush_due or not self._is_asleep
-                self._is_asleep = False
-        if wakes:
-            self._wakeups.put(None)
-        if self._thread is None:
+            epoch.put += 1
+            self._put += 1
+            self._put_bytes += size
+            self._items.append((epoch, key, payload))
+            is_full = (pending + 1) * 2 >= self._bound and self._hurries == self._hurries_seen
+            if is_full:
+                self._hurries += 1
+        if self._is_asleep or is_full:
+            self._wake()
+        if not self._thread.has_begun:
             self._start()
-        return True
+        return not (self._is_over and self._give_up_rest())  # closed by a signal handler meanwhile
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count payloads that could not even be made."""
-        with self._lock:
-            self._dropped += count
+        with self._calling:
+            self._refused += count
             self._reason = reason
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -168,14 +171,20 @@ class Publisher:
 
         ``timeout``: seconds; None: as long as ``close`` waits.
         """
-        with self._lock:
-            epoch, self._epoch = self._epoch, _Epoch()
-            waited = self._older = [one for one in (*self._older, epoch) if one.open]
-            self._is_flush_due = True
-            self._is_asleep = False
-        self._wakeups.put(None)
+        fresh = _Epoch()
+        with self._calling:
+            former = self._epoch
+            self._epoch = fresh
+            self._older.append(former)  # no call before it since the look at the former
+            for one in list(self._older):
+                if one.put == one.settled:
+                    with suppress(ValueError):
+                        self._older.remove(one)
+            waited = list(self._older)
+            self._hurries += 1
+        self._see_to_items()
         seconds = self._close_seconds if timeout is None else max(0.0, timeout)
-        done = self._progress.wait_for(lambda: not any(one.open for one in waited), seconds)
+        done = self._progress.wait_for(lambda: self._is_over or all(one.put == one.settled for one in waited), seconds)
         self._flush_failed = not done
         return done
 
@@ -187,52 +196,63 @@ class Publisher:
         seconds = self._close_seconds if timeout is None else max(0.0, timeout)
         if self._flush_failed and timeout is None:
             seconds = 0.0
-        with self._lock:
+        with self._calling:
             was_closed, self._is_closed = self._is_closed, True
-            self._is_flush_due = True
-            self._is_asleep = False
+            self._hurries += 1
         if was_closed:
             return
-        self._wakeups.put(None)
-        self._progress.wait_for(lambda: not self._pending, seconds)
+        self._see_to_items()
+        self._progress.wait_for(lambda: not self.pending, seconds)
         self._gives_up = True
-        self._wakeups.put(None)
+        self._wake()
         producer = self._producer
         if producer is not None:
             try:
-                producer.close(0.0 if self._pending else _END_SECONDS)
+                producer.close(0.0 if self.pending else _END_SECONDS)
             except FastlogError as error:
                 self._reason = self._reason or str(error).partition("\n")[0]
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_END_SECONDS)
-        with self._lock:
-            left, self._pending, self._pending_bytes = self._pending, 0, 0
-            self._items.clear()
-            self._dropped += left
-            if left:
-                self._reason = self._reason or "not delivered before the end"
+        wait_ended(self, _END_SECONDS)
+        self._give_up_rest()
         self._report(0.0)
         _live.discard(self)
+
+    def _see_to_items(self) -> None:
+        """Have the thread look at what is in the queue, also where a call was interrupted before it had begun."""
+        if self._items and not self._thread.has_begun:
+            self._start()
+        self._wake()
+
+    def _wake(self) -> None:
+        self._is_asleep = False
+        self._wakeups.put(None)
+
+    def _give_up_rest(self) -> int:
+        """At the end: count what is neither delivered nor dropped as dropped; how many that were."""
+        with self._settling:
+            self._is_over = True
+            left = self._put - self._settled
+            self._settled, self._settled_bytes = self._put, self._put_bytes
+            self._items.clear()
+            self._failed += left
+            if left:
+                self._reason = "not delivered before the end"
+        return left
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        with self._lock:
-            if self._thread is not None:
-                return
-            self._thread = threading.Thread(target=self._run, name="fastlog-publisher", daemon=True)
         _close_with_this_process()
         try:
-            self._thread.start()
+            self._thread.begin()
         except RuntimeError:
             self._gives_up = True  # the interpreter ends, or has no more threads to give: close() counts what is left
 
     def _run(self) -> None:
         while self._wait_for_items():
+            hurries = self._hurries
             items = [self._items.popleft() for _ in range(min(len(self._items), _MOST_AT_ONCE))]
-            with self._lock:
-                self._is_flush_due = self._is_flush_due and bool(self._items)
+            if not self._items:
+                self._hurries_seen = hurries
             groups: dict[tuple[_Epoch, Key], list[bytes]] = {}
             for epoch, key, payload in items:
                 groups.setdefault((epoch, key), []).append(payload)
@@ -245,13 +265,13 @@ class Publisher:
         while not self._items:
             if self._is_closed:
                 return False
-            with self._lock:
-                self._is_asleep = not self._items
-            if self._is_asleep:
-                self._sleep(_REPORT_SECONDS if self._dropped > self._reported else None)
+            self._is_asleep = True  # before the look: who puts something looks at it afterwards
+            if not self._items and not self._is_closed:
+                self._sleep(_REPORT_SECONDS if self.dropped > self._reported else None)
                 self._report(_REPORT_SECONDS)
+            self._is_asleep = False
         deadline = time.monotonic() + self._collect_seconds
-        while not (self._is_flush_due or self._is_closed or len(self._items) >= _MOST_AT_ONCE):
+        while not (self._hurries != self._hurries_seen or self._is_closed or len(self._items) >= _MOST_AT_ONCE):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
@@ -289,28 +309,28 @@ class Publisher:
                 return
 
     def _settle(self, group: _Group, count: int, error: Exception | None) -> None:
-        with self._lock:
+        with self._settling:
             group.payloads -= count
-            group.epoch.open -= count
-            if self._gives_up and not self._pending:
+            group.epoch.settled += count
+            if self._is_over:
                 return  # counted as dropped already
-            self._pending -= count
+            self._settled += count
             if group.payloads <= 0:
-                self._pending_bytes -= group.payload_bytes
+                self._settled_bytes += group.payload_bytes
             if error is None:
                 self._published += count
                 self._flush_failed = False
-                if self._dropped == self._reported:
+                if self.dropped == self._reported:
                     self._reason = ""
             else:
-                self._dropped += count
+                self._failed += count
                 self._reason = _first_line(error)
         self._progress.notify_all()
 
     def _report(self, seconds: float) -> None:
         """Report on standard error what was dropped since the last report, if that is at least ``seconds`` ago."""
         now = time.monotonic()
-        dropped = self._dropped
+        dropped = self.dropped
         if dropped == self._reported or now - self._reported_at < seconds:
             return
         text = (

@@ -85,15 +85,15 @@ class LazyThread:
         self._owner = owner
         self._work = work
         self._name = name
-        self._has_begun = False
+        self.has_begun = False
         self._is_run = _thread.allocate_lock()
 
     def begin(self) -> None:
         """Begin the work, unless it has begun; may be called again."""
-        if not self._has_begun:
+        if not self.has_begun:
             # once more where an interrupt came in between: nobody can say whether that thread comes; one of both works
             OwnedThread(self._owner, self._run, self._name).start()
-            self._has_begun = True
+            self.has_begun = True
 
     def _run(self) -> None:
         if self._is_run.acquire(blocking=False):
