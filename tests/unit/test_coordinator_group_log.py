@@ -145,6 +145,26 @@ def test_after_a_failed_flush_the_log_is_read_again(running: Asked) -> None:
     assert running.commit({("t", 0): 7}, group_id="h") == {("t", 0): 0}
 
 
+def test_what_was_under_way_when_the_log_was_lost_keeps_nothing_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that came to its end behind that is not counted among those of the group that is read again."""
+    with Asked(tmp_path / "log", offsets_retention_minutes=1, offsets_retention_check_ms=1) as running:
+        running.create("t", 3)
+        running.commit({("t", 0): 5}, group_id="h")
+        shard = running.groups._shards[0]
+        asked = running.begin_to_commit({("t", 0): 6}, group_id="h")
+        running.turn_until("it is appended", lambda: bool(shard.log._unflushed) or bool(asked))
+        for _, _, written in list(shard.log._unflushed):
+            written.flushed.give(LogError("the disk refused"))
+        running.turn_until("it is ready", lambda: running.groups.is_ready and bool(running.groups.names()))
+        later = int(time.time() * 1000) + 60_001
+        monkeypatch.setattr(keeping, "_wall_ms", lambda: later)
+        running.groups._sweep_at = 0.0
+        running.groups.keep_house()
+        running.turn_until("they are forgotten", lambda: running.groups.names() == [])
+
+
 # -- kept short --------------------------------------------------------------------------------------------------------
 
 

@@ -622,6 +622,48 @@ def test_a_static_member_is_kept_before_it_joins() -> None:
     assert back.value is None
 
 
+def test_a_static_leader_is_kept_as_the_leader() -> None:
+    """With its new id: the next coordinator would name one that is nobody."""
+    group = Played()
+    former = joined(group.come(instance_id="i")).member_id
+    group.ask(former, {former: b"1"}, instance_id="i")
+    group.settle()
+    group.come()
+    group.come(instance_id="i")
+    group.settle()
+    (now,) = [each.member_id for each in group.members.values() if each.instance_id == "i"]
+    assert now != former
+    assert (group.kept[-1].leader, [each.member_id for each in group.kept[-1].members]) == (now, [now])
+
+
+def test_whoever_asks_again_is_answered_and_so_is_its_first_question() -> None:
+    """Which came on a connection that broke, or from a client that asks twice."""
+    group = stable("c-1", "c-2")
+    first, again = group.come("c-1"), group.come("c-1")
+    assert joined(first).code is Code.UNKNOWN_MEMBER_ID
+    group.come("c-2")
+    assert joined(again).generation == 3
+    waiting = group.sync("c-2", None, 3, None, None, {}, 0)
+    assert waiting.value is None
+    assert group.ask("c-2") is None
+    assert waiting.value == Synced(Code.UNKNOWN_MEMBER_ID)
+
+
+def test_a_refused_one_is_waited_for_no_more() -> None:
+    """Others have taken its place while it had an id and had not joined."""
+    group = Played(most=2)
+    member = joined(group.come()).member_id
+    group.ask(member, {member: b"1"})
+    group.settle()
+    quick, slow = (joined(group.come(needs_id=True)).member_id for _ in range(2))
+    waiting = [group.come(quick), group.come(member)]
+    assert [each.value for each in waiting] == [None, None]
+    assert joined(group.come(slow)).code is Code.GROUP_MAX_SIZE_REACHED
+    group.leave([(quick, None)], 0)
+    assert joined(waiting[1]).generation == 2
+    assert joined(group.come(slow)).code is Code.UNKNOWN_MEMBER_ID
+
+
 def test_nobody_is_left_waiting() -> None:
     group = stable("c-1", "c-2")
     joining = group.come()

@@ -167,6 +167,20 @@ def test_a_member_that_is_silent_is_gone_without_anybody_asking(tmp_path: Path) 
         assert running.beat(member) == Code.UNKNOWN_MEMBER_ID
 
 
+def test_whoever_is_allowed_less_silence_than_the_others_is_gone_sooner(tmp_path: Path) -> None:
+    with Asked(tmp_path / "log", group_min_session_ms=1) as running:
+        long = {"session_timeout": 600_000, "version": 3}
+        member = running.join(**long).member_id
+        joining = running.begin_to_join(session_timeout=100, version=3)
+        running.turn()
+        assert running.join(member, **long).generation_id == 2
+        other = running.answer(joining).member_id
+        asked = [running.begin_to_sync(member, 2, {member: b"a", other: b"b"}), running.begin_to_sync(other, 2, {})]
+        for each in asked:
+            running.answer(each)
+        running.turn_until("it is gone", lambda: list(running.groups._groups["g"].members) == [member])
+
+
 def test_who_never_came_leaves_nothing(tmp_path: Path) -> None:
     with Asked(tmp_path / "log", group_min_session_ms=1) as running:
         assert running.join(session_timeout=20).error_code == Code.MEMBER_ID_REQUIRED
@@ -312,6 +326,15 @@ def test_members_that_are_no_consumers_keep_all_offsets(running: Asked) -> None:
     assert running.ask(OFFSET_DELETE, 0, group_id="g", topics=topics).error_code == Code.NON_EMPTY_GROUP
 
 
+def test_whose_subscription_nobody_understands_reads_all(running: Asked) -> None:
+    running.commit({("t", 0): 5})
+    running.join(version=3, protocols=[{"name": "range", "metadata": b"?"}])
+    topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+    (found,) = running.ask(OFFSET_DELETE, 0, group_id="g", topics=topics).topics
+    assert found.partitions[0].error_code == Code.GROUP_SUBSCRIBED_TO_TOPIC
+    assert running.committed() == {("t", 0): 5}
+
+
 def test_a_group_is_forgotten_with_all_it_has(running: Asked) -> None:
     member = running.alone()
     running.commit({("t", 0): 5}, member_id=member, generation_id_or_member_epoch=1)
@@ -366,14 +389,17 @@ def test_what_gives_room_back_does_not_wait_for_room_with_others(running: Asked)
     assert kept.queued_bytes == 0
 
 
-def test_on_a_full_disk_groups_and_offsets_can_be_deleted(running: Asked) -> None:
+@pytest.mark.parametrize("full", ["ENOSPC", "EDQUOT"])
+def test_on_a_full_disk_groups_and_offsets_can_be_deleted(running: Asked, full: str) -> None:
     """What is kept takes no more room then, and nothing is committed that does."""
     running.commit({("t", 0): 1, ("t", 1): 1}, group_id="h")
     running.turn_until("all is written", lambda: not running.loop.tasks)
     for shard in running.groups._shards:
         shard.log._reserved = (-1, -1, 0)  # it asks the disk with the next write
-    _files.arm("fallocate@1-=ENOSPC", "test")
-    assert running.commit({("t", 0): 2}, group_id="h") == {("t", 0): Code.COORDINATOR_NOT_AVAILABLE}
+    _files.arm(f"fallocate@1-={full}", "test")
+    for group in ("h", "new"):
+        assert running.commit({("t", 0): 2}, group_id=group) == {("t", 0): Code.COORDINATOR_NOT_AVAILABLE}
+    assert [row.group_id for row in running.ask(LIST, 4, states_filter=()).groups] == ["h"]
     topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
     assert running.ask(OFFSET_DELETE, 0, group_id="h", topics=topics).error_code == 0
     assert running.committed("h") == {("t", 1): 1}

@@ -459,6 +459,20 @@ def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> Non
     assert all(view.settled for view in running.topics.partitions("grows"))
 
 
+def test_what_others_make_while_something_is_written_down_is_next(running: Coordinated) -> None:
+    running.create("first")
+    for name in ("t", "u"):
+        running.manager.create_partition(name, 0, count=1, format_name="record-batches", topic_id=uuid.uuid4().bytes)
+        if name == "t":
+            running.turn_until("nothing is under way", lambda: not running.loop.tasks)
+            running.topics.adopt()
+            running.turn_until("it is being written down", lambda: running.loop.tasks > 0)
+    running.turn_until("the first is written down", lambda: recorded(running).get("t") == ("created", 1))
+    running.turn_until("all is written", lambda: not running.topics._is_adopting)
+    running.topics.adopt()
+    running.turn_until("it is written down", lambda: recorded(running).get("u") == ("created", 1))
+
+
 def test_what_cannot_be_written_down_is_tried_again(running: Coordinated, caplog: pytest.LogCaptureFixture) -> None:
     topic_id = uuid.uuid4().bytes
     running.create("first")

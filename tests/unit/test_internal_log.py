@@ -150,6 +150,28 @@ def test_what_was_flushed_before_it_went_out_of_service_is(running: Asked) -> No
     assert ended[0] is None and "not flushed" in str(ended[1])
 
 
+def test_what_another_life_has_flushed_says_nothing_of_this_one(running: Asked) -> None:
+    """Nor has it the room that the disk keeps free for this one."""
+    kept = log_of(running)
+    (view,) = [view for view in running.arena.views() if view.topic == TOPIC]
+    other = view._replace(life=view.life - 2)
+    ended: list[str] = []
+
+    def waiting() -> Iterator[Any]:
+        try:
+            yield from kept._until_flushed(other, view.visible_offset)
+        except LogError as error:
+            ended.append(str(error))
+
+    running.loop.start(waiting())  # type: ignore[arg-type]
+    running.turn_until("it is known", lambda: not running.loop.tasks)
+    assert "it has gone" in ended[0]
+    _files.arm("fallocate@1-=ENOSPC", "test")
+    kept._reserve(view, 1, True)
+    with pytest.raises(OSError):
+        kept._reserve(other, 1, True)
+
+
 def test_a_log_is_long_by_what_came_behind_its_newest_snapshot(running: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """The segments before it go later, and do not count."""
     kept = log_of(running)

@@ -17,6 +17,7 @@ from fastlog.record_batches import BatchHeader
 from tests import reference
 from tests.harness import raw_client as raw
 from tests.harness import today
+from tests.harness.shared_log import wait_until
 from tests.harness.workers import Workers, is_silent
 from tests.unit.test_kafka_data import EARLIEST, LARGEST, LATEST, Client, batch, each
 from tests.unit.test_upconvert import records_of
@@ -228,6 +229,24 @@ def test_who_waits_gets_what_comes(workers: Workers, client: Client, topic: str)
     write(workers, topic, raw.entry(b"second"), 1)
     _, answer = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
     assert [value for _, value in records_of(bytes(answer.responses[0].partitions[0].records))] == [b"second"]
+
+
+def test_who_has_waited_for_long_gets_as_much_as_at_once(workers: Workers, client: Client, topic: str) -> None:
+    """What each look found counts once against what an answer may have."""
+    entry = raw.entry(b"x" * 10_000)
+    write(workers, topic, entry * 90)
+    fields = today.fetched((topic, 0, 0), limit=1 << 20, max_wait=20_000, min_bytes=1_000_000)
+    looks = workers.count("fetch_looks")
+    client.socket.sendall(today.request(today.FETCH, 12, fields))
+    for number in range(8):
+        wait_until(lambda least=looks + number: workers.count("fetch_looks") > least)
+        assert is_silent(client.raw)
+        write(workers, topic, raw.entry(b"y"))
+    write(workers, topic, entry * 15)
+    _, answer = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
+    (part,) = answer.responses[0].partitions
+    values = [value for _, value in records_of(bytes(part.records))]
+    assert values[:98] == [b"x" * 10_000] * 90 + [b"y"] * 8
 
 
 def test_a_wait_for_a_partition_that_is_not_there_ends(workers: Workers, client: Client, topic: str) -> None:

@@ -18,6 +18,7 @@ from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log.manager import LogManager
 from fastlog.record_batches import Record
 from fastlog.workers.kafka import kinds
+from fastlog.workers.kafka.codes import Code
 from tests.harness import raw_client as raw
 from tests.harness import today
 from tests.harness.workers import Workers, drain, is_silent
@@ -619,6 +620,44 @@ def test_what_is_not_in_memory_is_fetched_as_well(workers: Workers, client: Clie
             got = [values_of(part) for part in found]
             assert sum(map(len, got)) == count
             assert {values[0][0] for values in got if values} == {offset}
+
+
+def test_many_partitions_that_are_not_in_memory_come_in_one_answer(workers: Workers, client: Client) -> None:
+    """Each is read ahead, however many have been for those before it; where it begins is known from the time before."""
+    topics = [f"frozen{number}" for number in range(7)]
+    for topic in topics:
+        filled(client, topic, 2, size=5000)
+    parts = [(topic, 0, 1) for topic in topics]
+    assert [len(values_of(part)) for part in client.fetch(*parts, max_wait=0)] == [1] * len(topics)
+    for path in workers.directory.glob("frozen*/*.log"):
+        with path.open("rb") as file:
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            try:
+                os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+            except BlockingIOError:
+                continue
+            except OSError:
+                pytest.skip("the file system cannot say what is in memory")
+            pytest.skip("the kernel has not forgotten its pages")
+    assert [len(values_of(part)) for part in client.fetch(*parts, max_wait=0)] == [1] * len(topics)
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_whichever_read_fails_the_others_have_their_answer(workers: Workers, client: Client, number: int) -> None:
+    """Bytes that are lost on their way into the answer are an error of their partition, in a whole frame."""
+    topics = [f"lost{number}", f"kept{number}"]
+    for topic in topics:
+        filled(client, topic, 1)
+    failures = workers.count("read_failures")
+    _files.arm(f"pread@{number}=EIO", "test")
+    found = client.fetch(*[(topic, 0, 0) for topic in topics], max_wait=0)
+    _files.arm("", "test")
+    codes = [part.error_code for part in found]
+    assert codes in ([0, 0], [Code.KAFKA_STORAGE_ERROR, 0], [0, Code.KAFKA_STORAGE_ERROR])
+    assert [len(values_of(part)) for part in found] == [int(not code) for code in codes]
+    assert workers.count("read_failures") - failures == sum(map(bool, codes))
+    assert [len(values_of(part)) for part in client.fetch(*[(topic, 0, 0) for topic in topics], max_wait=0)] == [1, 1]
 
 
 def test_what_is_in_memory_is_found_without_a_thread(workers: Workers, client: Client) -> None:

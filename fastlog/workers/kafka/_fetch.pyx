@@ -350,7 +350,6 @@ cdef class Fetches:
                 part.code = CODE_UNKNOWN_TOPIC
             elif part.offset:
                 part.code = CODE_OUT_OF_RANGE
-                part.is_absent = False
         elif part.epoch >= 0 and <uint32_t>part.epoch != found.slot.epoch:
             part.code = CODE_OLD_EPOCH if <uint32_t>part.epoch < found.slot.epoch else CODE_NEW_EPOCH
         if part.code:

@@ -438,7 +438,6 @@ class Group:
         if self.state is State.EMPTY and not self.members:
             return
         self._answer_syncs(Code.REBALANCE_IN_PROGRESS, now)
-        self._unsynced.clear()
         self._sync_until = NEVER
         was_empty = self.state is State.EMPTY
         self.state = State.PREPARING
@@ -500,8 +499,6 @@ class Group:
 
     def _assign(self, record: Stored, code: Code, now: int) -> None:
         """What the leader assigned is stored, or is not: tell those that wait, unless a rebalance has begun since."""
-        if self._storing == record.generation:
-            self._storing = -1
         if self.state is not State.COMPLETING or self.generation != record.generation:
             return
         if code:
