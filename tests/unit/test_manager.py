@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
+import shutil
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,23 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
 from fastlog.log import _files
-from fastlog.log._append import Appender, append_bytes
+from fastlog.log._append import Appender, append_batch, append_bytes
 from fastlog.log._arena import STATE_OFFLINE, Arena
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.files import FileOps
 from fastlog.log.formats import Kafka07
+from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import CreationBusyError, LogManager
+from fastlog.log.metadata import CREATED, CREATING, Topic
 from fastlog.log.recovered import RecoveredPartition
 from fastlog.log.side_file import read_side_file
 from fastlog.segment_files import FLUSH_MARKS_NAME
 from tests.harness import logs
 from tests.harness.faulty_files import FaultyFileOps
-from tests.harness.shared_log import in_child, message, start, stop
+from tests.harness.shared_log import SharedLog, in_child, message, start, stop
+from tests.harness.stored_batches import batch
 
 ENTRY = message(14)
 NEW_FILES = {"00000000000000000000.kafka", "fastlog.json", ".flushed-00000000000000000000"}
@@ -38,7 +43,9 @@ def no_faults() -> Iterator[None]:
     _files.arm("", "test")
 
 
-def manager_of(*directories: Path, files: FileOps | None = None, **properties: str) -> LogManager:
+def manager_of(
+    *directories: Path, files: FileOps | None = None, known: Sequence[Topic] = (), **properties: str
+) -> LogManager:
     """A manager that has loaded these log directories; settings by their 0.7 names, dots as underscores."""
     for directory in directories:
         directory.mkdir(exist_ok=True)
@@ -46,7 +53,7 @@ def manager_of(*directories: Path, files: FileOps | None = None, **properties: s
     config = BrokerConfig.from_properties({"log.dir": ",".join(map(str, directories)), **values})
     arena = Arena([str(path) for path in directories], FIRST_PROCESSOR + 2, config.max_partitions, 64)
     manager = LogManager(config, arena, files)
-    manager.load([{} for _ in directories])
+    manager.load([{} for _ in directories], known)
     return manager
 
 
@@ -108,6 +115,41 @@ def test_what_lies_on_disk_is_served_whatever_the_count_says(tmp_path: Path) -> 
     assert (manager.first("t"), manager.first("u")) == (manager.slot("t", 5), None)
     manager.create_partition("t", 3)
     assert manager.first("t") == manager.slot("t", 3)
+
+
+def test_a_topic_has_the_same_id_after_each_start(tmp_path: Path) -> None:
+    """By which clients of today know it: that of its oldest partition, whichever is found first."""
+    manager = manager_of(tmp_path, num_partitions="3")
+    for partition in (1, 0, 2):
+        manager.create_partition("t", partition)
+        time.sleep(0.002)
+    ids = {view.topic_id for view in manager.partitions("t")}
+    assert len(ids) == 1
+    assert {view.topic_id for view in manager_of(tmp_path).partitions("t")} == ids
+
+
+@pytest.mark.parametrize("missing", range(3))
+def test_a_partition_that_is_missing_is_offline_whichever_it_is(tmp_path: Path, missing: int) -> None:
+    topic = Topic("t", bytes(range(16)), 3)
+    manager = manager_of(tmp_path)
+    for partition in range(3):
+        manager.create_partition("t", partition, count=3, format_name=RECORD_BATCHES, topic_id=topic.topic_id)
+    shutil.rmtree(tmp_path / f"t-{missing}")
+    again = manager_of(tmp_path, known=[topic])
+    states = {view.partition: bool(view.state & STATE_OFFLINE) for view in again.partitions("t")}
+    assert states == {partition: partition == missing for partition in range(3)}
+
+
+@pytest.mark.parametrize(("phase", "settled"), [(CREATING, False), (CREATED, True)])
+def test_clients_see_no_topic_whose_creation_was_stopped(tmp_path: Path, phase: str, settled: bool) -> None:
+    """Also where a partition of it is more than half made; whoever goes on with it lets them."""
+    topic = Topic("t", bytes(range(16)), 1, phase=phase)
+    manager = manager_of(tmp_path)
+    index = manager.create_partition("t", 0, format_name=RECORD_BATCHES, topic_id=topic.topic_id)
+    log = SharedLog.over(manager._arena)
+    assert append_batch(log.appender, index, bytearray(batch(b"x")), 1, 1)[0] == 0
+    view = manager_of(tmp_path, known=[topic]).slot("t", 0)
+    assert view is not None and (view.settled, view.log_offset) == (settled, 1)
 
 
 def test_new_partitions_go_where_the_fewest_are(tmp_path: Path) -> None:
