@@ -267,6 +267,61 @@ def test_pauses_double_up_to_the_longest(tree: FakeZooKeeper, monkeypatch: pytes
     assert at.waits == pytest.approx([min(least * 2**count, 2.0) for count in range(12)])
 
 
+def stepped(made: Discovery, *steps: Callable[[], object]) -> list[float]:
+    """Let each wait take the next step; how long they would have been."""
+    waits: list[float] = []
+    left = list(steps)
+
+    def wait_for(is_true: Callable[[], bool], seconds: float) -> None:
+        waits.append(seconds)
+        left.pop(0)()
+
+    made._work = cast(LocklessCondition, SimpleNamespace(wait_for=wait_for, notify_all=lambda: None))
+    return waits
+
+
+def test_the_time_without_a_server_begins_anew_with_each_loss(
+    tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = still(tree)
+    at = At(made, monkeypatch)
+
+    def turn(seconds: float, is_silent: bool) -> None:
+        at.now += seconds
+        tree.is_silent = is_silent
+
+    waits = stepped(made, lambda: turn(0.0, True), lambda: turn(0.8, False), lambda: turn(0.4, True), made.stop)
+    made._serve(tree.open())
+    assert len(waits) == 4, "the session was given up"
+
+
+def test_a_success_ends_what_failed_before(tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next pause is the shortest, and silence has no cause of its own."""
+    made = still(tree)
+    At(made, monkeypatch)
+
+    def refuse_the_next_look() -> None:
+        assert str(made._silence(1)).startswith("no ZooKeeper answers")
+        made._audit_wanted += 1
+        tree.refused.add("/brokers/ids")
+
+    tree.refused.add("/brokers/ids")
+    least = discovery._LEAST_PAUSE
+    waits = stepped(made, lambda: None, tree.refused.clear, refuse_the_next_look, made.stop)
+    made._serve(tree.open())
+    assert [waits[0], waits[1], waits[3]] == pytest.approx([least, 2 * least, least])
+
+
+def test_a_broker_that_takes_its_word_back_keeps_its_partitions(tree: FakeZooKeeper) -> None:
+    """It lives, and nobody else has the topic: keys go where they went."""
+    show(tree.open(), 1, 9001, t=4)
+    with watching(tree) as (found, _):
+        found.wait_for("t", SECONDS)
+        tree.remove(topic_broker_path("t", 1))
+        wait_until("it is noticed", lambda: found.view.assumed)
+        assert found.view.partitions == {"t": {1: 4}}
+
+
 def test_who_is_woken_finds_the_news(tree: FakeZooKeeper) -> None:
     """Woken before they are noted, the thread would look in vain and wait again."""
     made = still(tree)

@@ -424,6 +424,7 @@ def test_another_broker_that_goes_in_time_is_waited_for(tmp_path: Path) -> None:
         assert "you:9093" in running.registry.standing().problem
         running.tree.remove(ID)
         wait_until("it took the id", lambda: values(running.tree) == {ID: VALUE.encode()})
+        wait_until("it says so", lambda: running.registry.standing() == Standing("registered", "", {}))
         assert not running.registry.may_not_run
     finally:
         running.registry.stop()

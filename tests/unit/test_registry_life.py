@@ -6,7 +6,7 @@ What is shown at the end is what is wanted, by one watch for each node, and noth
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -284,6 +284,61 @@ def test_the_id_is_looked_at_each_second_and_when_the_time_is_over(
     made.tree.write(ID, OTHER.encode(), STRANGER)
     registry._serve(made.tree.open())
     assert waits == [1.0, 1.0, 0.5, 1.0, 1.0, 1.0]
+
+
+class Steps(threading.Event):
+    """Each wait takes the next step, and no time but what the step lets pass; behind the last one the broker ends."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        super().__init__()
+        self.left = list(steps)
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        self.left.pop(0)()
+        return False
+
+
+def test_the_time_without_a_server_begins_anew_with_each_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, registry, now = still_registry(tmp_path)
+    monkeypatch.setattr(registry_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def turn(seconds: float, is_silent: bool) -> None:
+        now[0] += seconds
+        made.tree.is_silent = is_silent
+
+    registry._flag = flag = Steps(
+        lambda: turn(0.0, True), lambda: turn(1.5, False), lambda: turn(1.0, True), registry._stopping.set
+    )
+    registry._serve(made.tree.open())
+    assert not flag.left, "the session was given up"
+
+
+def test_pauses_begin_anew_once_all_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, registry, now = still_registry(tmp_path)
+    monkeypatch.setattr(registry_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    waited: list[float] = []
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        made.tree.refused.clear()
+        if len(waited) in (1, 2):
+            made.tree.refused.add(ID)
+        if len(waited) == 4:
+            registry._stopping.set()
+
+    def refuse_the_next_look() -> None:
+        assert registry.standing().problem == ""
+        now[0] += registry_module.AUDIT_SECONDS
+        made.tree.refused.add(ID)
+
+    monkeypatch.setattr(registry._stopping, "wait", pause)
+    registry._flag = Steps(refuse_the_next_look)
+    made.tree.refused.add(ID)
+    registry._serve(made.tree.open())
+    assert waited == [0.1, 0.2, 0.4, 0.1]
 
 
 def test_pauses_grow_to_two_seconds_and_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
