@@ -368,7 +368,6 @@ class Broker:
             if answer.error:
                 raise error_for(answer.error, broker=", ".join(map(str, self.addresses)))
             self._offers_metadata = True
-            self._closings = 0
             return answer
         return None
 

@@ -233,7 +233,6 @@ class Coordinator:
         self._open(address, deadline)
         brokers, cluster = requests.parse_metadata(self._one(requests.metadata(), deadline))
         if self.cluster and cluster != self.cluster:
-            self._drop()
             raise OtherClusterError(
                 f"{address} is another broker than before (cluster {cluster}, it was {self.cluster}), and has groups of"
                 " its own: name addresses of one broker; a group over several needs a ZooKeeper (zk.connect)"

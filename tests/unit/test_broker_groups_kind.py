@@ -27,7 +27,7 @@ def test_each_of_several_addresses_is_asked_whose_it_is_and_a_single_one_is_not(
         wait_until("it is asked", lambda: only.connections == 1)
     with FakeCoordinator() as first, FakeCoordinator() as same:
         open_and_close(f"{first.address},{same.address},127.0.0.1:1")
-        wait_until("both are asked", lambda: (first.connections, same.connections) == (2, 1))
+        wait_until("both are asked", lambda: first.connections > 1 and same.connections)
         with (
             FakeCoordinator("another") as other,
             pytest.raises(ConfigError, match="is another broker"),

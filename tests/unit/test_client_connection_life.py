@@ -29,7 +29,7 @@ from tests.harness.broker import wait_until
 from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.proxy import BreakingProxy
-from tests.harness.timing import PATIENCE, sooner_than
+from tests.harness.timing import PATIENCE, patch_time, sooner_than
 
 BODY = b"an answer of some bytes"
 ANSWER = frame(BODY)
@@ -575,3 +575,23 @@ def test_an_error_is_gone_with_its_frames(is_there: bool) -> None:
             assert gone() is None
         finally:
             gc.enable()
+
+
+def test_whoever_takes_a_frame_bit_by_bit_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for a send begins anew with each part that went out: here each look at the clock takes most of it."""
+    moments = itertools.count(step=0.6 * PATIENCE)
+    with connected() as (connection, theirs):
+        data = bytes(16 * 2**20)
+
+        def take() -> None:
+            left = len(data)
+            while left:
+                time.sleep(0.005)
+                left -= len(theirs.recv(2**20))
+
+        taking = threading.Thread(target=take, daemon=True)
+        taking.start()
+        patch_time(monkeypatch, connection_module, monotonic=lambda: next(moments))
+        connection.send(data)
+        taking.join(PATIENCE)
+        assert not taking.is_alive()
