@@ -23,6 +23,7 @@ from fastlog.errors import InvalidMessageError, MessageTooLargeError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.reading import SEVERAL, Reading, fetching_threads, served, take, wait_until
+from tests.harness.timing import PATIENCE
 
 FETCHES = rq.FetchRequest | rq.HeldFetchRequest
 
@@ -159,6 +160,23 @@ def test_an_error_of_the_data_is_told_once_and_stops_its_partition_alone(kind: s
         assert reading.fetchers.consumed()[broken] == 15
         assert reading.fetchers.seek(broken, len(start + bad))
         assert take(reading.stream(), 1) == [b"behind"]
+
+
+def test_another_error_of_the_data_is_told_as_well() -> None:
+    """Behind one that has been mended, as by a broker that was restored: the same thread goes on."""
+    start, good, bad = pack([b"first"]), pack([b"good"]), b"\0\0\0\x0a\1\0\0\0\0\1spoilt"[:14]
+    with served(start + bad) as fake, Reading(fetcher_backoff_ms=20) as reading:
+        source = reading.own(fake.port)
+        assert take(reading.stream(), 1) == [b"first"]
+        with pytest.raises(InvalidMessageError, match="offset 15"):
+            reading.stream().poll(PATIENCE)
+        fake.logs["t", 0] = start + good
+        assert take(reading.stream(), 1) == [b"good"]
+        state = reading.state(source)
+        assert (state.error, state.failures, state.failing_since) == (None, 0, None)
+        fake.logs["t", 0] += bad
+        with pytest.raises(InvalidMessageError, match="offset 29"):
+            reading.stream().poll(PATIENCE)
 
 
 def test_a_gap_is_counted_and_fetched_again(caplog: pytest.LogCaptureFixture) -> None:
