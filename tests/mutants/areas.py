@@ -71,9 +71,9 @@ AREAS = (
     Area(
         "workers",
         _words("fastlog/workers/"),
-        _unit("answers producer_states log_starts answer_memory services unreadable health http_server keeper"
-              " workers_boundaries stalls loop logs given_back wakeups request_bytes counts worker_limits wait_order"
-              " queues turns offsets_answers"
+        _unit("answers producer_states log_starts log_entry_starts answer_memory services unreadable health"
+              " http_server keeper workers_boundaries stalls loop logs given_back wakeups request_bytes counts"
+              " worker_limits wait_order queues turns offsets_answers"
               " flusher_directories worker_start kernel_words life_after_errors authorization handover deletion lives"
               " second_protocol metrics group_metrics group_report internal_log recoveries slot_waits c_memory forward"
               " coordinator* kafka_* kafka07_records answers_like_kafka")

@@ -682,6 +682,7 @@ def test_errors_are_those_of_each_partition(client: Client) -> None:
     filled(client, "errors", 2)
     found = client.fetch(("errors", 0, 3), ("errors", 0, -1), ("errors", 1, 0), ("none", 0, 0), ("errors", 0, 1))
     assert [part.error_code for part in found] == [1, 1, 3, 3, 0]
+    assert [(part.high_watermark, part.log_start_offset) for part in found] == [(-1, -1)] * 4 + [(2, 0)]
     assert [part.high_watermark for part in found] == [-1, -1, -1, -1, 2]
     assert values_of(found[4])
     assert client.fetch(("errors", 0, 0), epoch=1)[0].error_code == 75

@@ -235,6 +235,23 @@ def test_a_log_is_written_on_where_a_write_failed(tmp_path: Path, error: str) ->
         assert client.read_all("t", 0) == GOOD * 3 + LARGE + GOOD
 
 
+def test_what_came_together_with_a_failed_write_is_written_as_it_came(workers: Workers) -> None:
+    """Of several sets that wait to be written at once, one is refused: those behind it are whole, and told where."""
+    sets = [raw.entry(bytes([65 + number]) * size) for number, size in enumerate((100, 30, 250))]
+    with workers.connect() as client:
+        first = client.produce_ack("together", 0, GOOD).next_offset
+        _files.arm("pwrite@1=ENOSPC", "test")
+        client.send_raw(b"".join(acked(one, topic="together") for one in sets))
+        answers = [client.recv_own()[1] for _ in sets]
+        _files.arm("", "test")
+        assert [answer.error for answer in answers] == [103, 0, 0]
+        places = [struct.unpack(">iqq", answer.body)[1:] for answer in answers[1:]]
+        ends = [first, first + len(sets[1]), first + len(sets[1] + sets[2])]
+        assert places == [(ends[0], ends[1]), (ends[1], ends[2])]
+        assert client.produce_ack("together", 0, b"", raw.FLUSHED).error == 0
+        assert client.fetch("together", 0, first) == (0, sets[1] + sets[2])
+
+
 @pytest.mark.parametrize("before", [b"", acked()], ids=["alone", "behind another"])
 def test_an_empty_set_is_where_the_log_ends(workers: Workers, before: bytes) -> None:
     """Behind what was sent before it, though that came in the same piece and is written together."""

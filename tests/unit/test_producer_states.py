@@ -112,6 +112,18 @@ def test_nothing_below_what_was_never_numbered_is_read(tmp_path: Path, successor
     assert entries(log, 2) == [(1, 7)]
 
 
+def test_other_files_have_perhaps_numbered_batches(tmp_path: Path) -> None:
+    """What a side file says that was written beside others counts for none of them: Apache Kafka had them meanwhile."""
+    log = Numbered(tmp_path)
+    assert log.send(1, 7) == DONE
+    log.log.flush()
+    side = read_side_file(log.folder, FileOps())
+    assert side is not None
+    write_side_file(log.folder, replace(side, checkpoint=1, unnumbered=True, inode=(0, 1)), FileOps())
+    log.restart()
+    assert log.send(1, 7) == DUPLICATE
+
+
 def test_what_a_slots_former_partition_never_numbered_says_nothing_of_the_next(tmp_path: Path) -> None:
     log = Numbered(tmp_path)
     keeper = keeper_of(log)
