@@ -252,6 +252,17 @@ def test_what_came_together_with_a_failed_write_is_written_as_it_came(workers: W
         assert client.fetch("together", 0, first) == (0, sets[1] + sets[2])
 
 
+def test_who_waits_for_an_answer_has_one_when_a_set_before_it_failed_that_has_none(workers: Workers) -> None:
+    """They were to be written at once; the connection closes, as after every failed produce of 0.7."""
+    with workers.connect() as client:
+        assert client.produce_ack("mixed", 0, GOOD).error == 0
+        _files.arm("pwrite@1=ENOSPC", "test")
+        client.send_raw(raw.produce_frame("mixed", 0, GOOD) + acked(topic="mixed"))
+        assert client.recv_own()[1].error == 103
+        _files.arm("", "test")
+        assert client.is_closed()
+
+
 @pytest.mark.parametrize("before", [b"", acked()], ids=["alone", "behind another"])
 def test_an_empty_set_is_where_the_log_ends(workers: Workers, before: bytes) -> None:
     """Behind what was sent before it, though that came in the same piece and is written together."""

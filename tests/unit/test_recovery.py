@@ -286,6 +286,18 @@ def test_short_reads_and_writes_change_nothing(every: int, directory: Path) -> N
     assert [path.read_bytes() for path in directory.glob("*.truncated")] == [TORN]
 
 
+@pytest.mark.parametrize(("error", "no_room"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
+def test_a_tail_that_cannot_be_set_aside_stays_where_it_is(error: int, no_room: bool, directory: Path) -> None:
+    """On a full disk nothing is known to be wrong with it: the partition comes back by itself once there is room."""
+    logs.write_segments(directory, [PARTS[0] + TORN])
+    files = FaultyFileOps()
+    files.fail("write", 1, error)
+    result = recover(directory, files)
+    assert (result.state, result.log_end, result.no_room) == ("read-only", len(PARTS[0]), no_room)
+    assert logs.contents(directory) == {f"{0:020}.kafka": PARTS[0] + TORN}
+    assert list(directory.glob("*.truncated*")) == []
+
+
 def test_nothing_of_an_unknown_format_is_touched(directory: Path) -> None:
     """Its files are not opened, cut, renamed or deleted; only the side file is read."""
     logs.write_segments(directory, [PARTS[0] + TORN])
