@@ -127,7 +127,8 @@ AREAS = (
     Area(
         "producer",
         _words("fastlog/producer/ fastlog/loghandler.py fastlog/metrics/ fastlog/tracing.py"),
-        _unit("produc* tracing loghandler client_metrics partitioners stamp sync_producer* errors arguments wall_clock")
+        _unit("produc* publisher tracing loghandler client_metrics partitioners stamp sync_producer* errors arguments"
+              " wall_clock")
         + _integration("producer* record_producers record_sending loghandler client_metrics")
         + _fault("exits interrupts overload"),
     ),
