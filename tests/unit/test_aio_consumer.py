@@ -17,6 +17,7 @@ from fastlog.aio import Consumer
 from fastlog.aio import consumer as aio_consumer
 from fastlog.consumer import connector
 from fastlog.consumer._delivery import GroupMessage
+from fastlog.consumer.feed import Phase
 from fastlog.consumer.stream import NoMessage
 from fastlog.errors import (
     ClosedError,
@@ -57,6 +58,12 @@ def broker() -> Iterator[FakeBroker]:
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(asyncio.wait_for(main, 2 * PATIENCE))
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.002)
 
 
 def consumer(**fields: Any) -> Consumer:
@@ -318,6 +325,48 @@ def test_several_topics_and_filters(broker: FakeBroker) -> None:
     for wrong in ({}, {"topics": "t", "whitelist": "t"}, {"whitelist": "t", "blacklist": "u"}):
         with pytest.raises(ConfigError, match="one of"):
             Consumer("zk:1", group_id="g", **wrong)
+
+
+def test_streams_take_turns_and_a_silence_is_that_of_the_one_that_may_go_on(broker: FakeBroker) -> None:
+    async def main() -> None:
+        broker.logs["u", 0] = pack(LINES)
+        async with consumer(topics=["t", "u", "v"]) as made:
+            assert await made.poll() is NoMessage.NOT_ASSIGNED
+            for topic in ("t", "u"):
+                own(broker, 0, topic)
+            await until(lambda: all(made.partitions[source_of(0, topic)].queued for topic in ("t", "u")))
+            found = [(await anext(made)).topic for _ in range(20)]
+            assert found.count("t") == found.count("u") == 10
+            while isinstance(await made.poll(0.1), GroupMessage):
+                pass
+            await until(lambda: all(state.phase is Phase.AT_END for state in made.partitions.values()))
+            for _ in range(3):
+                assert await made.poll() is NoMessage.NOT_ASSIGNED, "the third topic has no partition yet"
+
+    run(main())
+
+
+def test_a_lease_that_holds_again_is_seen_though_nobody_tells(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio_consumer, "_LOOK_AGAIN_SECONDS", 4 * PATIENCE)
+
+    async def main() -> None:
+        broker.logs["t", 0] = b""
+        async with consumer() as made:
+            own(broker)
+            await until(lambda: made.partitions[source_of()].phase is Phase.AT_END)
+            lease = made._consumer._lease
+            lease.drop()
+            waiting = asyncio.create_task(anext(made))
+            broker.logs["t", 0] = pack(LINES[:1])
+            await until(lambda: made.partitions[source_of()].queued)
+            await asyncio.sleep(0.02)
+            assert not waiting.done()
+            lease.extend(lease.now())
+            assert (await waiting).payload == LINES[0]
+
+    run(main())
 
 
 def test_a_decoder_that_fails_costs_one_message(broker: FakeBroker) -> None:

@@ -626,6 +626,18 @@ def test_whoever_looks_and_then_waits_misses_no_wake_up_in_between() -> None:
     run(main())
 
 
+def test_a_loop_that_is_closed_is_told_nothing() -> None:
+    """A sending thread that is late must not fail for it."""
+    threads = Threads("test")
+
+    async def main() -> None:
+        threads.loop()
+
+    asyncio.run(main())
+    threads.call(lambda: None)
+    threads.wake()
+
+
 def test_no_thread_is_made_for_a_message() -> None:
     async def main(broker: FakeBroker) -> None:
         async with Producer(broker.address) as producer:
