@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -56,6 +57,16 @@ def test_the_brokers_of_a_list(own: bool) -> None:
         target = ListedTarget(config({"broker.list": listed}), lambda: None)
         assert sorted(target.addresses()) == [2, 10]
         wait_for(target, "t", places((2, 3), (10, 2)) if own else places((2, 1), (10, 1)))
+        target.stop()
+
+
+def test_whoever_waits_for_a_topic_is_told_once_it_is_known() -> None:
+    told = threading.Event()
+    with FakeBroker(partitions=2) as broker:
+        target = ListedTarget(config({"broker.list": f"1:{broker.address}"}), told.set)
+        assert target.partitions("t") is None
+        assert told.wait(PATIENCE)
+        assert target.partitions("t") == places((1, 2))
         target.stop()
 
 

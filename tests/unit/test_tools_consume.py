@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
 from fastlog import message
+from fastlog.errors import InvalidMessageError
 from fastlog.message import encode_set
+from fastlog.tools import consume_run, signals
+from fastlog.tools.consume_run import ConsumeRun
+from fastlog.tools.lanes import FetchError, ReadCursor, Track
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.command_line import Commands
 from tests.harness.command_process import refused, run, started
 from tests.harness.fake_broker import FakeBroker
-from tests.harness.timing import PATIENCE
+from tests.harness.timing import PATIENCE, patch_time
 
 
 @pytest.fixture
@@ -197,3 +204,76 @@ def test_from_a_moment_on(offset: str, shown: str, broker: FakeBroker, capfd: py
     broker.hook = tell
     ran = Commands(capfd)("consume", "--brokers", broker.address, "--topic", "t", "--offset", offset, "--exit-at-end")
     assert (ran.code, ran.out.replace("\n", "")) == (0, shown)
+
+
+class Scripted:
+    """Stands for the threads that read: each beginning gives what ``scripts`` says, and notes where it began."""
+
+    scripts: ClassVar[list[Callable[[Sequence[ReadCursor]], Iterator[tuple[None, str] | None]]]] = []
+    begins: ClassVar[list[list[int]]] = []
+
+    def __init__(self, tracks: Sequence[Track], fetch_bytes: int) -> None:
+        self.cursors = tracks[0].cursors
+
+    def sets(self, seconds: float) -> Iterator[tuple[None, str] | None]:
+        self.begins.append([cursor.offset for cursor in self.cursors])
+        return self.scripts.pop(0)(self.cursors)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
+    monkeypatch.setattr(Scripted, "scripts", [])
+    monkeypatch.setattr(Scripted, "begins", [])
+    monkeypatch.setattr(consume_run, "Lanes", Scripted)
+    return Scripted
+
+
+def run_of(cursors: list[ReadCursor], timeout: float | None = None, **options: bool) -> tuple[ConsumeRun, list[str]]:
+    """A run over these, and what it prints or says."""
+    said: list[str] = []
+    start: Any = SimpleNamespace(
+        cursors=cursors, skip={}, topic="t", addresses=[None], open=lambda address: contextlib.nullcontext()
+    )
+    printer: Any = SimpleNamespace(positions={}, skip={}, left=None, print=said.append)
+    progress: Any = SimpleNamespace(goal=0, idle=lambda: None, say=said.append)
+    return ConsumeRun(start, printer, progress, 1000, timeout, **options), said
+
+
+def test_behind_damage_every_partition_goes_on_behind_what_was_printed(
+    scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read ahead of another partition was thrown away with the threads that had read it."""
+    monkeypatch.setattr(consume_run, "find_end_of_damage", lambda *_: SimpleNamespace(start=70, end=90))
+
+    def fails(cursors: Sequence[ReadCursor]) -> Iterator[tuple[None, str] | None]:
+        cursors[0].offset = 5000
+        raise FetchError(Track(lambda _: None, [], "t", cursors), cursors[1], InvalidMessageError("damaged"))  # type: ignore[arg-type,return-value]
+
+    scripted.scripts += [fails, lambda cursors: iter(())]
+    run, said = run_of([ReadCursor(0, 100, None), ReadCursor(1, 70, None)], skips_damage=True)
+    with signals.deferred():
+        run.run()
+    assert scripted.begins == [[100, 70], [100, 90]]
+    assert run.skipped == 1
+    assert said == ["skipped partition 1, offsets 70 to 90: damaged"]
+
+
+def test_the_time_without_a_message_begins_with_the_last_one(
+    scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    patch_time(monkeypatch, consume_run, monotonic=lambda: now[0])
+
+    def comes(cursors: Sequence[ReadCursor]) -> Iterator[tuple[None, str] | None]:
+        for seconds, item in ((0.875, None), (0.875, (None, "a")), (0.875, None), (0.125, None), (0.0, (None, "late"))):
+            now[0] += seconds
+            yield item
+
+    scripted.scripts.append(comes)
+    run, said = run_of([ReadCursor(0, 0, None)], timeout=1.0)
+    with signals.deferred():
+        run.run()
+    assert (said, run.timed_out, now[0]) == (["a"], True, 102.75)

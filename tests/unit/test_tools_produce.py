@@ -19,9 +19,10 @@ from fastlog.tools.lines import LineBatches
 from fastlog.tools.send_lines import LineSender
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness.broker import wait_until
 from tests.harness.command_line import Commands
 from tests.harness.command_process import refused, run, started
-from tests.harness.fake_broker import FakeBroker
+from tests.harness.fake_broker import FakeBroker, stalled
 from tests.harness.timing import PATIENCE
 
 
@@ -185,6 +186,39 @@ def test_produce_stops_on_sigint_with_what_it_read(broker: FakeBroker) -> None:
         assert process.wait(PATIENCE) == 130
         assert "produced 2 messages" in process.stderr.read().decode()
     assert payloads(broker.logs["t", 0]) == [b"one", b"two"]
+
+
+def test_produce_that_is_ended_says_what_has_no_answer() -> None:
+    """A second signal ends the waiting for it."""
+    release = threading.Event()
+    with (
+        FakeBroker(hook=stalled(release)) as fake,
+        started("produce", "--brokers", fake.address, "--topic", "t") as process,
+    ):
+        assert process.stdin and process.stderr
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        wait_until("it is on its way", lambda: fake.seen["ProduceAckRequest"])
+        process.send_signal(signal.SIGINT)
+        assert b"waiting for the broker to answer" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        code, said = process.wait(PATIENCE), process.stderr.read().decode()
+        release.set()
+    assert code == 130
+    assert "produced 0 messages" in said and "sent and not known to be stored: 2" in said
+    assert "not acknowledged: stdin, lines 1-2" in said
+
+
+def test_so_many_lines_of_all_files(broker: FakeBroker, tmp_path: Path) -> None:
+    names = []
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("".join(f"{name}{number}\n" for number in range(3)))
+        names.append(str(tmp_path / name))
+    for count, expected in (("2", [b"a0", b"a1"]), ("4", [b"a0", b"a1", b"a2", b"b0"])):
+        topic = f"t{count}"
+        code, _, err = run("produce", "--brokers", broker.address, "--topic", topic, "--max-messages", count, *names)
+        assert (code, payloads(broker.logs[topic, 0])) == (0, expected)
+        assert f"produced {count} messages" in err
 
 
 def test_progress_counts_what_was_acknowledged(
