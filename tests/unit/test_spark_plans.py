@@ -222,6 +222,25 @@ def test_retention_while_a_batch_is_planned(fails: str) -> None:
         assert [(task.start, task.end) for task in plan.tasks(end)] == [(900, 1000)]
 
 
+def test_what_is_lost_is_told_once_though_it_was_planned_again() -> None:
+    cluster = MadeUpCluster(t_0_0=[10] * 100)
+    plan = stream_of(cluster, startingOffsets="earliest", maxBytesPerPartition="100")
+    end = plan.latest(plan.initial(), None)
+    cluster.retain("t/0-0", 500)
+    check = cluster._check
+
+    def removed_meanwhile(*arguments: Any) -> None:
+        cluster._check = check  # type: ignore[method-assign]
+        cluster.retain("t/0-0", 900)
+        raise OffsetOutOfRangeError("gone")
+
+    cluster._check = removed_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(DataLossError) as caught:
+        plan.tasks(end)
+    assert str(caught.value).count("cannot be read") == 1
+    assert "bytes 0 to 900" in str(caught.value)
+
+
 def test_a_log_that_lost_its_tail() -> None:
     cluster = MadeUpCluster(t_0_0=[10] * 5)
     end = lost_end(cluster)
