@@ -8,22 +8,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fastlog._segment import pack
 from fastlog.client.addresses import Address
-from fastlog.consumer import fetcher
+from fastlog.client.record_fetching import Batches
+from fastlog.consumer import fetcher, record_reader
 from fastlog.consumer._delivery import GroupMessage
 from fastlog.consumer.feed import AutoResetEvent, Phase
+from fastlog.consumer.record_reader import RecordReader, RecordRequests
 from fastlog.consumer.stream import NoMessage
-from fastlog.errors import ClosedError, ConsumerTimeout, TransportError
+from fastlog.errors import BrokerError, ClosedError, ConsumerTimeout, TransportError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.consumers import consumer_of, with_log
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.reading import SEVERAL, Reading, fetching_threads, served, take, wait_until
-from tests.harness.timing import PATIENCE, sooner_than
+from tests.harness.timing import PATIENCE, patch_time, sooner_than
 
 LOG = pack(SEVERAL)
 LONG_MS = int(PATIENCE * 2000)
@@ -305,3 +309,24 @@ def test_who_is_closed_while_it_connects_leaves_no_connection(monkeypatch: pytes
         monkeypatch.undo()
         assert fake.seen["OffsetsRequest"] == 0
         wait_until(lambda: not fake._sockets)
+
+
+@pytest.mark.parametrize(("wait", "least"), [(0.0, 5.0), (8.0, 8.0)])
+def test_a_broker_that_never_comes_to_answer_for_records_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch, wait: float, least: float
+) -> None:
+    """It is asked again for a while, as one that is starting; then the error is told."""
+    now = [100.0]
+    patch_time(monkeypatch, record_reader, monotonic=lambda: now[0])
+
+    def let_pass(seconds: float) -> None:
+        now[0] += seconds
+        assert now[0] < 200, "it goes on for ever"
+
+    monkeypatch.setattr(record_reader, "pause", let_pass)
+    channel: Any = SimpleNamespace(broker="a broker", check=lambda: None)
+    reader = RecordReader(channel, RecordRequests(channel), "t", bytes(16), 3, 70, 1000, ahead=False)
+    monkeypatch.setattr(reader, "_fetched", lambda wait: Batches(6, -1, -1, memoryview(b"")))
+    with pytest.raises(BrokerError, match=r"t, partition 3, offset 70.*\(error 6\)"):
+        reader.next(wait)
+    assert least < now[0] - 100 < least + 1
