@@ -445,7 +445,12 @@ def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> Non
     (first,) = running.topics.partitions("grows")
     for partition in (1, 2):
         running.manager.create_partition(
-            "grows", partition, count=3, format_name="record-batches", topic_id=first.topic_id
+            "grows",
+            partition,
+            count=3,
+            format_name="record-batches",
+            topic_id=first.topic_id,
+            settled=partition == 1,
         )
     leave_wish("goes", [running.directory], FileOps())
     running.arena.want_deletion()
@@ -456,7 +461,26 @@ def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> Non
     running.turn_until("it is written down", lambda: recorded(running) == expected and bool(asked))
     assert asked[0].responses[0].error_code == Code.NONE
     assert running.topics.settings("grows") == {"retention.ms": "1000"}
-    assert all(view.settled for view in running.topics.partitions("grows"))
+    running.turn_until("all are shown", lambda: all(view.settled for view in running.topics.partitions("grows")))
+
+
+def test_a_new_coordinator_shows_what_is_written_down_and_no_more(running: Coordinated) -> None:
+    """Not a partition that its predecessor was adding, nor another topic that has got the name since."""
+    running.create("grows", 1)
+    running.create("goes", 1)
+    (first,) = running.topics.partitions("grows")
+    leave_wish("goes", [running.directory], FileOps())
+    running.arena.want_deletion()
+    running.turn_until("it has gone", lambda: not running.topics.partitions("goes") and not running.arena.leaving())
+    for name, partition, topic_id in (("grows", 1, first.topic_id), ("goes", 0, uuid.uuid4().bytes)):
+        running.manager.create_partition(
+            name, partition, count=2, format_name="record-batches", topic_id=topic_id, settled=False
+        )
+    running.loop.close()
+    running.begin()
+    running.turn_until("it is ready", lambda: running.topics.is_ready and not running.loop.tasks)
+    shown = {name: [view.settled for view in running.topics.partitions(name)] for name in ("grows", "goes")}
+    assert shown == {"grows": [True, False], "goes": [False]}
 
 
 def test_what_others_make_while_something_is_written_down_is_next(running: Coordinated) -> None:
