@@ -59,6 +59,23 @@ def test_a_group_that_goes_on_meanwhile_is_joined_again() -> None:
     assert len(place.asked) == 6
 
 
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [(codes.REBALANCE, "m"), (codes.ILLEGAL_GENERATION, "m"), (codes.UNKNOWN_MEMBER, ""), (codes.FENCED, "")],
+)
+def test_who_joins_again_is_the_same_member_unless_it_is_none_any_more(
+    monkeypatch: pytest.MonkeyPatch, code: int, again: str
+) -> None:
+    """As another one it would have the group wait for the one before until its session ends."""
+    place = Told(joined(), (0, b"0/1"), joined(), (0, b"0/1"))
+    assert place.join() == Share(0, 1)
+    monkeypatch.setattr(place._member, "ask", lambda *_: code)
+    with pytest.raises(PlaceLostError):
+        place.beat()
+    assert place.join() == Share(0, 1)
+    assert place.asked[2] == (JOIN, again)
+
+
 def test_one_that_is_interrupted_gets_none() -> None:
     assert Told(None).join() is None
     assert Told(joined(), None).join() is None
