@@ -501,6 +501,7 @@ class SimpleConsumer:
     def _note_channel(self, channel: Channel, channels: list[Channel]) -> Channel:
         channels.append(channel)
         self._streams.add(channel)
+        self._channel.check()  # the consumer may have been closed meanwhile, and not have closed this one
         return channel
 
     def _followed(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -20,7 +20,7 @@ from fastlog._segment import pack
 from fastlog.codecs import GZIP, compress
 from fastlog.consumer import fetcher
 from fastlog.consumer._delivery import GroupMessage
-from fastlog.consumer.simple import LATEST, SimpleConsumer
+from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.consumer.stream import Stream
 from fastlog.errors import ClosedError
 from tests.harness.consumers import consumer_of, with_log
@@ -175,6 +175,8 @@ def test_giving_up_and_ending_can_be_interrupted_and_done_again(own: bool) -> No
 
 MESSAGES = [b"%d" % number * (number % 7 + 1) for number in range(20)]
 LOG = pack(MESSAGES)
+OF_A_FETCH = 6
+"""At most so many of these fit into 60 bytes."""
 STARTS = [len(pack(MESSAGES[:number])) for number in range(20)]
 
 
@@ -246,26 +248,33 @@ class Handler:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda consumer: consumer.fetch("t", 0, 0, 1000),
-        lambda consumer: consumer.multifetch([("t", 0, 0), ("t", 0, 0, 11)]),
-        lambda consumer: consumer.get_offsets_before("t", 0, LATEST, 2),
-        lambda consumer: list(consumer.messages("t", 0, 0, fetch_bytes=60)),
-        lambda consumer: list(consumer.numpy_batches("t", 0, 0, fetch_bytes=60)),
+        lambda consumer: [consumer.fetch("t", 0, 0, 1000)],
+        lambda consumer: [consumer.multifetch([("t", 0, 0), ("t", 0, 0, 11)])],
+        lambda consumer: [consumer.get_offsets_before("t", 0, LATEST, 2)],
+        lambda consumer: consumer.messages("t", 0, 0, fetch_bytes=60),
+        lambda consumer: consumer.numpy_batches("t", 0, EARLIEST, fetch_bytes=60),
     ],
     ids=["fetch", "multifetch", "offsets", "messages", "arrays"],
 )
-def test_a_handler_closes_the_consumer_at_any_moment(call: Callable[[SimpleConsumer], object], own: bool) -> None:
-    """Of its first call: close() waits for nobody, and nothing goes on without a consumer."""
+def test_a_handler_closes_the_consumer_at_any_moment(
+    call: Callable[[SimpleConsumer], Iterable[object]], own: bool
+) -> None:
+    """Of its first call: close() waits for nobody, and nothing is fetched afterwards."""
     with with_log(LOG, own=own) as fake:
         for at in (*range(1, 150), *range(150, 3000, 31)):
             consumer = consumer_of(fake, local="off", timeout=PATIENCE)
-            with suppress(ClosedError), interrupted(at, Handler(consumer.close)) as interrupt:
-                call(consumer)
-            with pytest.raises(ClosedError) if interrupt.has_come else nullcontext():
-                consumer.fetch("t", 0, 0)
-            consumer.close()
+            found: list[object] = []
+            before: list[int] = []
+            closing = Handler(consumer.close, lambda found=found, before=before: before.append(len(found)))  # type: ignore[misc]
+            with suppress(ClosedError), interrupted(at, closing) as interrupt:
+                for one in call(consumer):
+                    found.append(one)
             if not interrupt.has_come:
+                consumer.close()
                 break
+            assert len(found) - before[0] <= OF_A_FETCH, interrupt.where
+            with pytest.raises(ClosedError):
+                consumer.fetch("t", 0, 0)
         else:
             pytest.fail("a call has more moments than were tried")
         assert at > 10
