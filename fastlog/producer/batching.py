@@ -172,7 +172,7 @@ class BatchQueue:
                     due = time.monotonic() + queue_seconds
                 if isinstance(item, OneShotEvent):
                     item.set()
-                if item is None and self._stopping:
+                if item is None and self._stopping and not self._items:
                     break
             self._close(batch)
         except BaseException:

@@ -391,6 +391,21 @@ def test_a_full_queue_drops_with_a_count_or_waits() -> None:
     assert queue.dropped == 0
 
 
+def test_what_is_queued_while_a_batch_is_handled_whose_time_was_over_comes_before_the_end() -> None:
+    """The thread found nothing more, handles what it has, and is told to stop meanwhile."""
+    note, release = Recorder(), OneShotEvent()
+    queue = batch_queue(note, release, callback=True, queue_time_ms=100)
+    queue.put(QueueItem("FIRST", "t"))
+    wait_until("its time is over", lambda: ("after_dequeuing", None) in note.calls)
+    queue.put(QueueItem("LATE", "t"))
+    queue.stop()
+    release.set()
+    assert queue.finished.wait(PATIENCE)
+    found = [value for batch in handled(note) for value in batch]
+    assert "LATE" in found[found.index("FIRST") :]
+    assert queue.failed == 0
+
+
 def test_a_close_between_the_look_for_room_and_the_queue_loses_nothing_silently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
