@@ -244,6 +244,25 @@ def test_seek_to_offsets_and_times(broker: FakeBroker) -> None:
             assert caught.value.partitions == (source_of(5),)
 
 
+def test_a_seek_waits_for_an_answer_as_long_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In seconds."""
+    given: list[float] = []
+    simple = connector.SimpleConsumer
+
+    def noting(*address: Any, timeout: float, **options: Any) -> Any:
+        given.append(timeout)
+        return simple(*address, timeout=timeout, **options)
+
+    monkeypatch.setattr(connector, "SimpleConsumer", noting)
+    with FakeBroker() as fake, consumer(socket_timeout_ms=7000) as made:
+        fake.logs["t", 0] = pack(LINES)
+        made.create_message_streams({"t": 1})
+        source = FakeGroup.last.own(source_of(), 0, fake.port)
+        made.seek(source, fastlog.LATEST)
+        made.seek_to_time(source, 10**12)
+    assert given == [7.0, 7.0]
+
+
 @pytest.mark.parametrize("own", [True, False], ids=["fastlog", "plain 0.7"])
 def test_lag_is_asked_of_the_brokers(broker: FakeBroker, own: bool) -> None:
     broker.own = own

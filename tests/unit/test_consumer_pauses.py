@@ -241,6 +241,59 @@ def test_what_fails_is_tried_with_pauses_that_grow_and_begin_anew() -> None:
                 fake.logs["t", 0] = LOG + LOG
 
 
+def test_a_broker_that_holds_nothing_is_asked_with_pauses_that_grow_and_begin_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From 20 ms, doubled, up to ``fetcher.backoff.ms``; one answer with something in it, and they are short again."""
+    pauses: list[float] = []
+
+    class Noting(AutoResetEvent):
+        def wait(self, seconds: float | None) -> None:
+            pauses.append(seconds or 0.0)
+            super().wait(0.001)
+
+    monkeypatch.setattr(fetcher, "AutoResetEvent", Noting)
+    with served(LOG, own=False) as fake, Reading(fetcher_backoff_ms=100, queued_chunks=50) as reading:
+        reading.own(fake.port)  # its stream takes nothing, and so never fetches itself
+        for _ in range(2):
+            wait_until(lambda: len(pauses) >= 5)
+            assert pauses[:5] == [0.02, 0.04, 0.08, 0.1, 0.1]
+            before = len(pauses)
+            fake.logs["t", 0] += LOG
+            wait_until(lambda before=before: 0.02 in pauses[before:])
+            del pauses[: pauses.index(0.02, before)]
+
+
+def test_jumps_without_anything_between_them_have_pauses_that_grow_and_begin_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that refuses whatever it has just named; the first jump after an answer needs no pause."""
+    pauses: list[float] = []
+    named = 0
+
+    def away(request: rq.Request) -> bytes | None:
+        nonlocal named
+        if isinstance(request, rq.OffsetsRequest):
+            named = 21 - named
+            return rs.encode_offsets(0, [named])
+        return rs.encode_fetch(1, b"") if isinstance(request, rq.FetchRequest) else None
+
+    def sleep(self: fetcher.Fetch, seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(fetcher.Fetch, "_sleep", sleep)
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    with served(LOG, own=False) as fake, Reading(fetcher_backoff_ms=200, queued_chunks=10**6) as reading:
+        source = reading.own(fake.port)
+        for _ in range(2):
+            wait_until(lambda: reading.state(source).position == len(LOG))
+            pauses.clear()
+            fake.hook = away
+            wait_until(lambda: len(pauses) >= 4)
+            fake.hook = None
+            assert pauses[:4] == [0.08, 0.16, 0.2, 0.2]
+
+
 def test_each_series_of_failures_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "fastlog.consumer")
     with served(LOG) as fake, Reading(fetch_bytes=105, fetcher_backoff_ms=1, queued_chunks=50) as reading:

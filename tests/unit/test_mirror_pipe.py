@@ -432,6 +432,31 @@ def test_a_target_that_is_away_is_tried_again_with_pauses(
         made.pipe.join(PATIENCE)
 
 
+def test_a_target_that_stayed_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a connection of a second or longer the pauses begin anew, and not after one that broke at once."""
+    passed, pauses = [1000.0], list[float]()
+    original = Pipe._wait
+
+    def wait(self: Pipe, connection: Any, seconds: float) -> None:
+        if connection is None:
+            pauses.append(seconds)
+            seconds = 0.0
+        original(self, connection, seconds)
+
+    monkeypatch.setattr(pipe_module, "time", SimpleNamespace(monotonic=lambda: passed[0]))
+    monkeypatch.setattr(Pipe, "_wait", wait)
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    broker = FakeBroker()
+    with giving(broker) as found:
+        for number, seconds in enumerate((0.0, 0.0, 0.5, 2.0, 0.0), 1):
+            found.give()
+            assert found.wait_settled(number) == [None] * number
+            passed[0] += seconds
+            broker.cut()
+            wait_until("it broke", lambda number=number: len(pauses) >= number)  # type: ignore[misc]
+    assert pauses[:5] == [0.02, 0.04, 0.08, 0.02, 0.04]
+
+
 def test_the_end_settles_what_was_given() -> None:
     """What is on its way and what waits; at once, also from a broker that does not answer."""
     release = threading.Event()

@@ -326,6 +326,63 @@ def test_what_keeps_it_from_mirroring_is_its_state(
     assert "source=one waits: refused" in caplog.text
 
 
+def test_each_side_has_its_own_time_for_an_answer(monkeypatch: pytest.MonkeyPatch, workers: list[Worker]) -> None:
+    """In seconds, for those who look for topics and for those who forward."""
+    given = {"bootstrap.servers": "here:1", "groupid": "g", "heartbeat.interval.ms": "10"}
+    both = MirrorConfig(
+        sources=(SourceConfig.from_properties("one", {**given, "socket.timeout.ms": "7000"}),),
+        target=TargetConfig.from_properties({"bootstrap.servers": "there:2", "socket.timeout.ms": "11000"}),
+        settings=MirrorSettings.from_properties({"mirror.topics.whitelist": "t"}),
+    )
+    made: list[tuple[list[Address], float]] = []
+
+    def cluster(addresses: list[Address], timeout: float) -> Side:
+        made.append((addresses, timeout))
+        return Side(HERE, "a")
+
+    monkeypatch.setattr(module, "RecordCluster", cluster)
+    (one,) = RecordMirror(both).sources
+    one._scout()  # it ends: both sides are the same
+    assert made == [([HERE], 7.0), ([THERE], 11.0)]
+    kept(monkeypatch, one, Group(Share(0, 1), None, beats=[PlaceLostError("lost", 22)]))
+    assert len(workers) >= 1 and made[2:] == [([HERE], 7.0), ([THERE], 11.0)] * len(workers)
+
+
+def test_who_has_lost_its_place_begins_anew(monkeypatch: pytest.MonkeyPatch, workers: list[Worker]) -> None:
+    """It says so until it has another one."""
+    made = source()
+    states: list[str] = []
+
+    def join() -> Share:
+        states.append(made.state)
+        return Share(0, 1)
+
+    lost = PlaceLostError("lost", 22)
+    kept(monkeypatch, made, Group(join, join, None, beats=[lost, lambda: states.append(made.state), lost]))
+    assert states == ["begins", "begins", ""]
+
+
+def test_who_is_refused_a_place_asks_with_pauses_that_grow_and_begin_anew(
+    monkeypatch: pytest.MonkeyPatch, workers: list[Worker]
+) -> None:
+    made = source()
+    pauses: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        if seconds != made._beat_seconds:
+            pauses.append(seconds)
+        return False
+
+    monkeypatch.setattr(made, "_over", SimpleNamespace(is_set=lambda: False, wait=wait))
+    monkeypatch.setattr(module, "_LEAST_PAUSE", 0.1)
+    monkeypatch.setattr(module, "_MOST_PAUSE", 0.3)
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    refused = CoordinatorError("refused", 30)
+    lost = PlaceLostError("lost", 22)
+    kept(monkeypatch, made, Group(*[refused] * 4, Share(0, 1), *[refused] * 2, None, beats=[lost]))
+    assert pauses == [0.1, 0.2, 0.3, 0.3, 0.1, 0.2]
+
+
 def test_a_fault_in_its_place_ends_it(monkeypatch: pytest.MonkeyPatch, workers: list[Worker]) -> None:
     made = source()
     group = Group(ZeroDivisionError("fault"))

@@ -22,13 +22,14 @@ from fastlog.producer import (
     Producer,
     ProducerConfig,
     discovery,
+    router,
 )
 from fastlog.producer import producer as producer_module
 from fastlog.producer._buffer import Quota
 from fastlog.producer.brokers import Directory
 from fastlog.producer.discovery import Discovery, View
 from fastlog.producer.ledger import Ledger
-from fastlog.producer.waiting import LocklessCondition, wait_ended
+from fastlog.producer.waiting import Background, LocklessCondition, wait_ended
 from fastlog.producer.zookeeper_router import ZooKeeperRoute, ZooKeeperRouter
 from fastlog.zkpaths import BrokerRegistration, broker_path, encode_number, topic_broker_path
 from tests.harness.broker import wait_until
@@ -651,6 +652,27 @@ def test_by_hand(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
             for partition, said in (((1, 3), "has 3 of"), ((2, 2), "has 2 of"), ((5, 0), "no broker 5 is registered")):
                 with pytest.raises(WrongPartitionError, match=said):
                     producer.send("t", b"x", partition=partition)
+
+
+def test_a_broker_has_time_to_connect_twice_until_it_says_what_it_has(
+    tree: FakeZooKeeper, make: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a second for the answer: whoever sends by hand to a broker that has not announced the topic waits so long."""
+    given: list[float] = []
+
+    class Noting(Background[Any]):
+        def result(self, seconds: float) -> Any:
+            given.append(seconds)
+            return super().result(seconds)
+
+    monkeypatch.setattr(router, "Background", Noting)
+    with FakeBroker(partitions=2) as one, FakeBroker(partitions=2) as two:
+        show(tree.open(), 1, one.port, t=2)
+        show(tree.open(), 2, two.port)
+        with make(connect_timeout_ms=30_000) as producer:
+            producer.send("t", b"y", partition=(2, 1))
+            assert stored(two, "t", 1) == [b"y"]
+    assert given and all(31.0 < seconds <= 61.0 for seconds in given)
 
 
 def test_no_broker_at_all(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
