@@ -622,6 +622,53 @@ def test_a_static_member_is_kept_before_it_joins() -> None:
     assert back.value is None
 
 
+@pytest.mark.parametrize("code", [Code.NONE, Code.COORDINATOR_NOT_AVAILABLE])
+def test_a_static_member_that_left_comes_back_once_the_next_coordinator_knows(code: Code) -> None:
+    """What is stored has the id that left, until the next generation is; with that one it would be fenced for good."""
+    group = stable("c-1")
+    static = group.come(instance_id="i")
+    group.come("c-1")
+    former = joined(static).member_id
+    group.ask(former, instance_id="i")
+    group.ask("c-1", {former: b"1"})
+    group.settle()
+    group.leave([(former, "i")], 0)
+    group.come("c-1")
+    group.ask("c-1", {"c-1": b"1"})
+    stores = group.take_stores()
+    back = group.come(instance_id="i")
+    again = group.come("c-1")
+    assert back.value is None and again.value is None
+    for store in stores:
+        store.settle(code, 0)
+    group.settle()
+    if code:
+        again = group.come("c-1")
+    now = joined(back).member_id
+    assert (joined(back).code, now != former, joined(again).generation) == (Code.NONE, True, group.generation)
+    after = Group.restored(group.kept[-1], Limits(0, 9), 0)
+    asked = Joining(now, "i", "c", "h", SESSION, REBALANCE, "consumer", RANGE, needs_id=False)
+    assert Promise(Joined(Code.FENCED_INSTANCE_ID, now)).value != after.join(asked, 0).value
+
+
+def test_a_first_rebalance_without_anybody_goes_on_for_its_own_time() -> None:
+    """A static member waits there to be kept; no time is over again and again meanwhile."""
+    group = Played()
+    former = joined(group.come(instance_id="i")).member_id
+    group.ask(former, {former: b"1"}, instance_id="i")
+    group.settle()
+    group.leave([(former, "i")], 0)
+    stores = group.take_stores()
+    back = group.come(instance_id="i")
+    for now in (0, REBALANCE):
+        group.tick(now)
+        assert back.value is None and group.due > now
+    for store in stores:
+        store.settle(Code.NONE, 0)
+    group.settle()
+    assert joined(back).code is Code.NONE
+
+
 def test_a_static_leader_is_kept_as_the_leader() -> None:
     """With its new id: the next coordinator would name one that is nobody."""
     group = Played()
@@ -659,8 +706,8 @@ def test_a_refused_one_is_waited_for_no_more() -> None:
     waiting = [group.come(quick), group.come(member)]
     assert [each.value for each in waiting] == [None, None]
     assert joined(group.come(slow)).code is Code.GROUP_MAX_SIZE_REACHED
+    assert [joined(each).generation for each in waiting] == [2, 2], "nobody is missing any more"
     group.leave([(quick, None)], 0)
-    assert joined(waiting[1]).generation == 2
     assert joined(group.come(slow)).code is Code.UNKNOWN_MEMBER_ID
 
 

@@ -90,12 +90,13 @@ class Group:
         self._storing = -1  # the generation whose assignment is being stored
         self._stores: list[Store] = []
         self._kept: Stored | None = None  # what was given to be stored last
+        self._stored: Stored | None = None  # what a successor finds, if this coordinator dies now
 
     @classmethod
     def restored(cls, record: Stored, limits: Limits, now: int, new_id: Callable[[], str] = _unique) -> Group:
         """A group as it was kept; every member has its whole time to be heard of."""
         group = cls(limits, new_id)
-        group._kept = record
+        group._kept = group._stored = record
         group.generation = record.generation
         group.protocol_type = record.protocol_type
         for kept in record.members:
@@ -125,6 +126,7 @@ class Group:
         """Have a member join, or join again; given once the generation begins."""
         code = self._refusal(asked)
         if code:
+            self._complete_if_all_joined(now)  # the others may have waited for it, with an id that it was promised
             return Promise(Joined(code, asked.member_id))
         if asked.member_id:
             return self._join_known(asked, now)
@@ -357,8 +359,13 @@ class Group:
         return waiting
 
     def _keep(self, record: Stored, settle: Callable[[Code, int], None]) -> None:
+        def settled(code: Code, now: int) -> None:
+            if not code:
+                self._stored = record
+            settle(code, now)
+
         self._kept = record
-        self._stores.append(Store(record, settle))
+        self._stores.append(Store(record, settled))
 
     def _add(self, member_id: str, asked: Joining) -> Member:
         member = self.members[member_id] = Member(member_id, asked)
@@ -395,19 +402,23 @@ class Group:
         return asked
 
     def _kept_with(self, member: Member) -> Stored | None:
-        """What is kept, with the id that a static member has now; None where it is the one that is kept, or none is.
+        """What is kept, with the id that a static member has now; None where no other id of it is kept.
 
-        Before it joins: else the next coordinator would fence it, because it knows its former self.
+        Before it joins: else the next coordinator would fence it, because it knows its former self. That may be the one
+        in what is stored, too, while what is given to be stored is without it.
         """
-        if self._kept is None or member.instance_id is None:
+        if member.instance_id is None or self._kept is None:
             return None
-        former = next((each for each in self._kept.members if each.instance_id == member.instance_id), None)
-        if former is None or former.member_id == member.member_id:
+        known = (*self._kept.members, *(self._stored.members if self._stored is not None else ()))
+        others = [
+            each for each in known if each.instance_id == member.instance_id and each.member_id != member.member_id
+        ]
+        if not others:
             return None
-        now = former._replace(member_id=member.member_id)
-        members = tuple(now if each is former else each for each in self._kept.members)
-        leader = now.member_id if self._kept.leader == former.member_id else self._kept.leader
-        return self._kept._replace(members=members, leader=leader)
+        ids = {each.member_id: member.member_id for each in others}
+        members = tuple(each._replace(member_id=ids.get(each.member_id, each.member_id)) for each in self._kept.members)
+        leader = self._kept.leader
+        return self._kept._replace(members=members, leader=ids.get(leader, leader) if leader else leader)
 
     def _leave(self, member_id: str, instance_id: str | None) -> tuple[str, Code]:
         if instance_id is not None and not member_id:
@@ -478,7 +489,7 @@ class Group:
         if leader is None or leader.joining is None:
             following = next((each for each in self.members.values() if each.joining is not None), None)
             if following is None and self.members:
-                self._join_until = now + self._rebalance_ms()
+                self._join_until, self._initial_left_ms = now + self._rebalance_ms(), None
                 self._at(self._join_until)
                 return
             self.leader = following.member_id if following is not None else None
