@@ -80,6 +80,14 @@ def test_partition_minus_one_is_drawn_among_all(broker: Broker, client: raw.RawC
     assert len(counts) == 4 and min(counts) > 20
 
 
+def test_partition_minus_one_is_drawn_for_each_part(client: raw.RawClient, topic: str) -> None:
+    """Also behind a part that waited for its partition to be made: what was drawn for that one is for it alone."""
+    client.send_raw(raw.multiproduce_frame([(topic, -1, HELLO)] * 100))
+    ends = [state.log_end for state in client.metadata([topic]).topics[topic].partitions.values()]
+    assert sum(ends) == 100 * len(HELLO)
+    assert len(ends) == 4 and min(ends) > 0
+
+
 @pytest.mark.parametrize("partition", [4, 9999, -2, -(2**31)])
 def test_other_partitions_close_the_connection(broker: Broker, topic: str, partition: int) -> None:
     """Produce to a partition that does not exist closes and stores nothing; only -1 means "any"."""

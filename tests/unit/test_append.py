@@ -132,10 +132,13 @@ def test_no_offset_passes_63_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("error", "tried", "why"),
-    [("EMFILE", BUSY, "ok"), ("EIO", OFFLINE, "read-only: repair after a dead process failed (Input/output error)")],
+    [
+        *[(passing, BUSY, "ok") for passing in ("EMFILE", "ENFILE", "ENOMEM")],
+        ("EIO", OFFLINE, "read-only: repair after a dead process failed (Input/output error)"),
+    ],
 )
 def test_a_half_made_roll_that_cannot_be_opened(error: str, tried: int, why: str, tmp_path: Path) -> None:
-    """It is looked at again when there are descriptors; what the disk refuses has the disk's own reason."""
+    """It is looked at again when there are descriptors and memory; what the disk refuses has the disk's own reason."""
     log = SharedLog(tmp_path, segment_bytes=5)
     log.append(ENTRY)
     assert in_child(lambda: log.append(ENTRY), "roll.created@1=kill") == -9

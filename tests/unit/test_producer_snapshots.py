@@ -268,7 +268,7 @@ def test_new_producer_ids_are_above_all_that_were_met(tmp_path: Path) -> None:
 
 
 def test_transactions_of_a_log_that_was_moved_here_are_followed(tmp_path: Path) -> None:
-    """Where one begins, that a marker ends it and raises the epoch, and that its producer is kept meanwhile."""
+    """Where one begins, that a marker ends it and raises the epoch, which alone ends none; its producer is kept."""
     transactional, marker = 0x10, 0x30
     record = [Record(value=b"x")]
     batches = [
@@ -279,6 +279,7 @@ def test_transactions_of_a_log_that_was_moved_here_are_followed(tmp_path: Path) 
         raw_batches.of(record, marker, base_offset=4, producer_id=2, producer_epoch=6, base_sequence=-1),
         raw_batches.of(record, transactional, base_offset=5, producer_id=1, producer_epoch=0, base_sequence=2),
         raw_batches.of(record, transactional, base_offset=6, producer_id=1, producer_epoch=0, base_sequence=3),
+        raw_batches.of(record, transactional, base_offset=7, producer_id=1, producer_epoch=1, base_sequence=0),
     ]
     path = tmp_path / "segment"
     path.write_bytes(b"".join(one.encode() for one in batches))
@@ -297,8 +298,9 @@ def test_transactions_of_a_log_that_was_moved_here_are_followed(tmp_path: Path) 
         [(1, 0, None, 2), (2, 6, None, 0)],
         [(1, 0, 5, 3), (2, 6, None, 0)],
         [(1, 0, 5, 4), (2, 6, None, 0)],
+        [(1, 1, 5, 1), (2, 6, None, 0)],
     ]
-    assert [entry[:4] + entry[7:] for entry in table.entries()] == [(1, 0, 3, 6, 5), (2, 6, -1, -1, -1)]
+    assert [entry[:4] + entry[7:] for entry in table.entries()] == [(1, 1, 0, 7, 5), (2, 6, -1, -1, -1)]
     table.forget_before(100)
     assert [entry.id for entry in table.entries()] == [1]
 
