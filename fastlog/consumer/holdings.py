@@ -213,11 +213,8 @@ class Holdings:
             raise failed
 
     def drop(self) -> None:
-        """The session is over: end all reading, and save nothing."""
+        """The session is over: end all reading, and save nothing. Nothing is to follow."""
         self._end_reading([partition for partition, held in self._held.items() if held.is_read], save=False)
-        self._held.clear()
-        self._saved.clear()
-        self._without_offset.clear()
 
     def leave(self) -> None:
         """End all reading and save; closing the session is what lets go."""

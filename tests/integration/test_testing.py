@@ -104,6 +104,24 @@ def test_a_directory_of_ones_own_stays(tmp_path: Path) -> None:
     assert (tmp_path / "own" / "data" / "t-0").is_dir()
 
 
+def test_a_forked_child_leaves_the_broker_to_its_parent(shared: RunningBroker) -> None:
+    """Workers of a test that end in order end nobody's broker, and remove no files."""
+    before = shared.pids()
+    proxy = shared.proxy()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            shared.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert shared.running and shared.pids() == before and shared.data_directory.is_dir()
+    with RawClient(proxy.port) as client:
+        client.produce_ack("forked", 0, encode_set([b"a"]), acks=2)
+
+
 def test_a_role_is_killed_and_replaced(shared: RunningBroker) -> None:
     with RawClient(shared.port) as client:
         client.produce_ack("killed", 0, encode_set([b"a"]), acks=2)

@@ -281,6 +281,24 @@ def test_lag_is_asked_of_the_brokers(broker: FakeBroker, own: bool) -> None:
         assert made.lag(1)[source_of()] == len(pack(LINES))
 
 
+def test_who_is_ahead_of_a_log_that_became_shorter_is_not_behind(broker: FakeBroker) -> None:
+    """What is read may be gone again while the broker recovers, before the next fetch notices."""
+    release = threading.Event()
+
+    def hook(request: rq.Request) -> None:
+        if isinstance(request, rq.FetchRequest | rq.HeldFetchRequest):
+            release.wait(PATIENCE)
+
+    broker.hook = hook
+    with consumer() as made:
+        made.create_message_streams({"t": 1})
+        source = FakeGroup.last.own(source_of(), 0, broker.port, 10**6)
+        try:
+            assert made.lag(PATIENCE) == {source: 0}
+        finally:
+            release.set()
+
+
 def test_a_partition_that_was_never_written_to_has_no_lag(broker: FakeBroker) -> None:
     """It is announced, and has no log yet; of one that the broker is not set to have nobody knows."""
     broker.partitions = 3

@@ -217,6 +217,31 @@ def test_a_partition_that_others_keep_is_tried_with_growing_pauses(shown: FakeZo
     assert list(states.values())[-1] is GroupState.ASSIGNED
 
 
+def test_tries_against_another_owner_are_counted_from_the_first_of_them(shown: FakeZooKeeper, clock: Clock) -> None:
+    """What failed before for another reason neither makes their pauses longer nor the owner named too soon."""
+    shown.write(OWNER, b"g_java-0", 99)
+    member = Stepped(shown, "a", {"s": 1}, rebalance_backoff_ms=1000, rebalance_max_retries=4)
+    tries: list[float] = []
+    states: dict[float, GroupState] = {}
+    began = clock.now
+
+    def refuse(session: FakeSession, name: str, path: str) -> None:
+        if (name, path) == ("create", OWNER):
+            tries.append(round(clock.now - began, 6))
+            if tries[-1] < 1:
+                raise CoordinationError("refused")
+
+    def at(now: float) -> None:
+        states[round(now - began, 6)] = member.work.status.state
+
+    shown.before_call = refuse
+    run_for(member, clock, 2.0, at)
+    assert tries == pytest.approx([0.0, 0.05, 0.15, 0.35, 0.75, 1.55, 1.6, 1.7, 1.9])
+    assert [states[found] for found in tries] == [GroupState.FAILING] * 5 + [GroupState.JOINING] * 3 + [
+        GroupState.FAILING
+    ]
+
+
 def test_a_store_that_fails_for_one_partition_is_asked_again_with_growing_pauses(
     shown: FakeZooKeeper, clock: Clock
 ) -> None:

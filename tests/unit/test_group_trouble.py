@@ -437,6 +437,36 @@ def test_beginnings_are_not_tried_one_by_one_where_no_server_answers(shown: Fake
     assert member.readers.claims == {}
 
 
+def test_one_beginning_that_is_refused_keeps_no_other(shown: FakeZooKeeper, clock: Clock) -> None:
+    """Whichever comes first: what others have saved meanwhile stays, and what was saved before goes on."""
+    Cluster(shown.open()).show("s", {2: 3})
+    shown.write(OFFSET, b"3")
+    member = Stepped(shown, "a", {"s": 1}, auto_commit=True)
+    member.settle(clock)
+    for partition in member.readers.claims:
+        member.readers.consume(partition, 7)
+        member.work.inbox.begun[partition] = None
+    paths = {offset_path(GROUP, *partition) for partition in member.readers.claims}
+    assert len(paths) == 4
+    refused: list[str] = []
+
+    def refuse_first(session: FakeSession, name: str, path: str) -> None:
+        if "/offsets/" in path:
+            if not refused:
+                refused.append(path)
+                for other in paths - {path, OFFSET}:
+                    shown.write(other, b"5")
+            if path == refused[0]:
+                raise CoordinationError("refused")
+
+    shown.before_call = refuse_first
+    clock.now += 0.01
+    member.turn()
+    expected = {path: b"5" for path in paths - {*refused, OFFSET}} | {OFFSET: b"7"}
+    assert shown.shown("/consumers/g/offsets/s/") == expected
+    assert member.work.status.failed_commits == 1
+
+
 def test_a_jump_that_could_not_be_kept_is_kept_later(shown: FakeZooKeeper, clock: Clock) -> None:
     member = Stepped(shown, "a", {"s": 1})
     member.settle(clock)

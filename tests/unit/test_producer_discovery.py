@@ -595,6 +595,26 @@ def test_a_broker_that_moves_to_another_port(tree: FakeZooKeeper, make: Callable
             wait_until("it is found", lambda: bool(producer.send("t", b"x")) and count_of(new) > 0)
 
 
+def test_what_a_broker_that_left_had_refused_is_forgotten(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
+    """One of the same id that comes later is asked for itself."""
+    with FakeBroker() as dead:
+        port = dead.port
+    with FakeBroker() as alive, FakeBroker() as other, make(connect_timeout_ms=5000) as producer:
+        first = tree.open()
+        show(tree.open(), 2, other.port)
+        show(first, 1, port)
+        with pytest.raises(TransportError, match=f"127.0.0.1:{port}"):
+            producer.send("t", b"x", partition=(1, 0))
+        first.close()
+        found = producer._router
+        assert isinstance(found, ZooKeeperRouter)
+        wait_until("it is not asked any more", lambda: not found._asking)
+        assert not found._failures
+        show(tree.open(), 1, alive.port)
+        producer.send("t", b"y", partition=(1, 0))
+        assert stored(alive) == [b"y"]
+
+
 def test_a_key_for_a_broker_that_cannot_be_reached(tree: FakeZooKeeper, make: Callable[..., Producer]) -> None:
     """R-9: one error, soon; it says what was dialled and where the address comes from. Others are not held up."""
     with FakeBroker() as dead:

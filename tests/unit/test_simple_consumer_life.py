@@ -30,6 +30,7 @@ from fastlog.wire import responses as rs
 from tests.harness.consumers import PAYLOADS, consumer_of, with_log
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.proxy import BreakingProxy
+from tests.harness.reading import wait_until
 from tests.harness.timing import PATIENCE, sooner_than
 
 # -- connections -----------------------------------------------------------------------------------------------------
@@ -229,6 +230,22 @@ def test_a_forked_child_is_told_and_leaves_the_parent_alone(own: bool) -> None:
         assert run_in_child(in_child) == "['forked', 'forked', 'forked']"
         assert consumer.fetch("t", 0, 0).payloads() == PAYLOADS
         assert len(list(running)) == len(PAYLOADS) - 1
+
+
+def test_a_child_that_closes_it_leaves_the_parents_connection(own: bool) -> None:
+    """It is the same one afterwards; a new one would hide that it was cut."""
+    with with_log(pack(PAYLOADS), own=own) as fake, consumer_of(fake, local="off") as consumer:
+        consumer.fetch("t", 0, 0)
+        (before,) = _settled(fake)
+        assert run_in_child(consumer.close) == "None"
+        assert consumer.fetch("t", 0, 0).payloads() == PAYLOADS
+        assert _settled(fake) == [before]
+
+
+def _settled(fake: FakeBroker) -> list[socket.socket]:
+    """The broker's connections once there is one: another on which it was asked what it offers is over soon."""
+    wait_until(lambda: len(fake._sockets) == 1)
+    return list(fake._sockets)
 
 
 def run_in_child(call: Callable[[], object]) -> str:

@@ -216,6 +216,39 @@ def test_zookeeper_is_away(tree: FakeZooKeeper, fake: FakeBroker) -> None:
     cluster.close()
 
 
+def test_each_time_that_zookeeper_shows_nothing_is_said_once(
+    tree: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is away, shows no broker, or one has left: however often that is looked at, and again the next time."""
+    for broker in range(2):
+        show(tree, broker, f"h:{broker + 1}")
+    found = RegisteredBrokers(Coordination("fake:1", 6.0, tree.open), 0, 0.001)
+    both = found.look()
+    assert [named.broker for named in both] == [0, 1]
+
+    def said(said_by: list[str]) -> int:
+        """How many lines of three looks have these words."""
+        caplog.clear()
+        for _ in range(3):
+            found.look()
+        return sum(all(word in line for word in said_by) for line in caplog.messages)
+
+    for _ in range(2):
+        tree.is_silent = True
+        for number in list(tree.sessions):
+            tree.expire(number)
+        assert said(["the brokers last seen stay in use"]) == 1 and found.look() == both
+        tree.is_silent = False
+        assert said(["last seen"]) == 0
+        for broker in range(2):
+            tree.remove(broker_path(broker))
+        assert said(["no broker is registered", "the brokers last seen stay in use"]) == 1 and found.look() == both
+        show(tree, 0, "h:1")
+        assert said(["broker 1 is not registered any more"]) == 1 and found.look() == both[:1]
+        show(tree, 1, "h:2")
+        assert said([]) == 0 and found.look() == both
+
+
 # -- what a stream makes of it -----------------------------------------------------------------------------------------
 
 
@@ -277,3 +310,26 @@ def test_the_offsets_of_consumers_are_not_overwritten(tree: FakeZooKeeper) -> No
         progress.check()
     progress.show(encode_ranges({T00: OffsetRange(0, 100)}))
     assert not tree.shown("/consumers/g/offsets")
+
+
+def test_progress_in_a_log_that_was_made_anew_goes_back_once(tree: FakeZooKeeper) -> None:
+    """Offsets of the new one are smaller; what Spark says late of a log that is not known changes nothing."""
+    progress = GroupProgress(Coordination("fake:1", 6.0, tree.open), "g")
+    shown: list[bytes] = []
+    for end, made in ((200, 1), (50, 2), (40, 2), (45, 0), (60, 2)):
+        progress.show(encode_ranges({T00: OffsetRange(0, end)}, {T00: made}))
+        shown.append(tree.shown()["/consumers/g/offsets/t/0-0"])
+    assert shown == [b"200", b"50", b"50", b"50", b"60"]
+
+
+def test_progress_is_shown_again_once_consumers_have_left(
+    tree: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    progress = GroupProgress(Coordination("fake:1", 6.0, tree.open), "g")
+    end = encode_ranges({T00: OffsetRange(0, 100)})
+    tree.write(member_path("g", "c1"), b"{}")
+    progress.show(end)
+    assert caplog.messages == ["group g has consumers now: the query's progress is not shown"]
+    tree.remove(member_path("g", "c1"))
+    progress.show(end)
+    assert tree.shown()["/consumers/g/offsets/t/0-0"] == b"100"
