@@ -186,6 +186,15 @@ def test_reading_requests_of_one_that_is_gone_are_not_carried_out(workers: Worke
     wait_until("all is given back", lambda: answer_bytes(workers) == 0)
 
 
+def test_a_topic_is_deleted_for_one_that_is_gone(workers: Workers) -> None:
+    """It is not only read: a thread takes it up, whoever waits for the answer."""
+    leaver = stuffed(workers, raw.own_frame(raw.DELETE_TOPIC, raw.text("none"), correlation=1))
+    steps = workers.processors[0].loop.job_steps
+    leaver.close()
+    wait_until("it is gone", lambda: not workers.held()["connections"])
+    assert workers.processors[0].loop.job_steps == steps + 1
+
+
 def test_a_malformed_request_of_one_that_is_gone_ends_its_requests(workers: Workers) -> None:
     """As it does for one that is there: what is behind it is not stored."""
     produce = raw.produce_frame("u", 0, GOOD)

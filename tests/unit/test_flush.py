@@ -503,6 +503,22 @@ def test_space_is_given_back_only_with_the_append_lock(tmp_path: Path) -> None:
     assert log.append(ENTRY) == DONE
 
 
+def test_space_is_given_back_when_whoever_held_the_append_lock_is_gone(tmp_path: Path, children: list[int]) -> None:
+    """Until then the segment stays open: what is closed is not looked at again."""
+    log = SharedLog(tmp_path)
+    flusher = make_partition_flusher(log.arena, 64, RESERVED, 0)
+    log.append(ENTRY)
+    run_ahead_now(flusher, 0)
+    assert flush_now(flusher, 0) == 0
+    children.append(held_by(log, "append.after_lock@1=stop"))
+    release_now(flusher, 0)
+    assert reserved(log.path(0)) > 0
+    stop(children.pop())
+    release_now(flusher, 0)
+    assert reserved(log.path(0)) == 0
+    assert log.stored() == ENTRY
+
+
 # -- writing back early ------------------------------------------------------------------------------------------------
 
 

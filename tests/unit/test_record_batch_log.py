@@ -234,6 +234,17 @@ def test_a_writer_that_dies_before_it_publishes_leaves_nothing(tmp_path: Path, p
     log.check_indexes()
 
 
+def test_nothing_of_an_older_segment_with_the_same_name_stays_in_the_indexes(tmp_path: Path) -> None:
+    """One that was cut away may have left its own, which are longer."""
+    log = BatchLog(tmp_path, **{"log.file.size": "40000"})
+    for kind in ("index", "timeindex"):
+        (log.folder / f"{0:020}.{kind}").write_bytes(b"\1" * 12_000)
+    for data in some_batches(80):
+        assert log.append(data)[0] == DONE
+    assert len(log.segments()) >= 2
+    log.check_indexes()
+
+
 def test_an_index_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path) -> None:
     log = BatchLog(tmp_path)
     sent = some_batches(60)
