@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -144,8 +145,11 @@ def test_the_port_stays_over_restarts_and_kills() -> None:
             assert not running.running
             with pytest.raises(TransportError), running.consumer(timeout=1) as consumer:
                 consumer.fetch("t", 0, 0)
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))  # nobody else gets it meanwhile
             running.start()
             assert running.port == port
+            assert running.log_text().count("ready host=") == 1, "what it has said since this start, and no more"
         running.restart()
         with running.consumer() as consumer:
             assert len(list(consumer.messages("t", 0))) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from fastlog.mirror import Mirror
 from fastlog.mirror.report import MirrorReport
 from fastlog.perf import columns
 from fastlog.perf.producing import ProducerOptions, ProducerRun
-from fastlog.tools import topic_places
+from fastlog.tools import copy_topic, topic_places
 from fastlog.tools.topic_places import Site
 from fastlog.wire import requests as rq
 from tests.harness.broker import wait_until
@@ -52,6 +53,26 @@ def test_a_replay_does_not_say_acknowledged(
     ran = commands(*command)
     assert ran.code == 0 and "200 sent, not acknowledged" in ran.err and "200 acknowledged" not in ran.err
     assert plain.logs["b", 0] == encode_set(SHORT)
+
+
+def test_a_replay_connects_within_the_seconds_of_the_option(
+    plain: FakeBroker,
+    replayed: tuple[FakeBroker, tuple[str, ...]],
+    commands: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, command = replayed
+    source.logs["a", 0] = encode_set(SHORT)
+    given: list[int] = []
+    producer = copy_topic.Producer
+
+    def noting(**options: Any) -> Any:
+        given.append(options["connect_timeout_ms"])
+        return producer(**options)
+
+    monkeypatch.setattr(copy_topic, "Producer", noting)
+    assert commands(*command, "--connect-timeout", "7.5").code == 0
+    assert given == [7500] and plain.logs["b", 0] == encode_set(SHORT)
 
 
 def test_a_replay_refuses_what_would_be_dropped(
