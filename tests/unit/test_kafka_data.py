@@ -622,6 +622,20 @@ def test_what_is_not_in_memory_is_fetched_as_well(workers: Workers, client: Clie
             assert {values[0][0] for values in got if values} == {offset}
 
 
+def test_a_walk_of_a_thread_keeps_no_file_pinned(workers: Workers, client: Client) -> None:
+    """Neither the segment nor its index, which here is empty, so that the walk is long."""
+    filled(client, "walked", 200, size=1000)
+    with next(workers.directory.glob("walked-0/*.index")).open("r+b") as index:
+        index.truncate(0)
+    workers.wait_still()
+    pins, walks = workers.held()["pins"], workers.count("read_ahead")
+    (part,) = client.fetch(("walked", 0, 190), max_wait=0)
+    assert values_of(part)[0][0] == 190
+    workers.wait_still()
+    assert workers.count("read_ahead") > walks
+    assert workers.held()["pins"] == pins
+
+
 def test_many_partitions_that_are_not_in_memory_come_in_one_answer(workers: Workers, client: Client) -> None:
     """Each is read ahead, however many have been for those before it; where it begins is known from the time before."""
     topics = [f"frozen{number}" for number in range(7)]
