@@ -14,13 +14,15 @@ from typing import Any, ClassVar
 import pytest
 
 from fastlog import message
+from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import InvalidMessageError
 from fastlog.message import encode_set
-from fastlog.tools import consume_run, signals
+from fastlog.tools import consume_run, group_reading, signals
 from fastlog.tools.consume_run import ConsumeRun
 from fastlog.tools.lanes import FetchError, ReadCursor, Track
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from fastlog.zkpaths import PartitionId
 from tests.harness.command_line import Commands
 from tests.harness.command_process import refused, run, started
 from tests.harness.fake_broker import FakeBroker
@@ -259,6 +261,37 @@ def test_behind_damage_every_partition_goes_on_behind_what_was_printed(
     assert scripted.begins == [[100, 70], [100, 90]]
     assert run.skipped == 1
     assert said == ["skipped partition 1, offsets 70 to 90: damaged"]
+
+
+def test_a_groups_summary_counts_each_damaged_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = InvalidMessageError("damaged")
+    place = TopicPartition("t", PartitionId(0, 0))
+    said: list[str] = []
+    consumer: Any = SimpleNamespace(
+        partitions={place: SimpleNamespace(error=error, address=SimpleNamespace(host="h", port=1))},
+        offsets={place: 70},
+        config=SimpleNamespace(auto_commit=False),
+        seek=lambda source, offset: consumer.offsets.update({source: offset}),
+        shutdown=lambda: None,
+    )
+    progress: Any = SimpleNamespace(say=said.append, summary=said.append)
+    monkeypatch.setattr(group_reading, "Consumer", lambda config: consumer)
+    monkeypatch.setattr(group_reading, "SimpleConsumer", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(
+        group_reading, "find_end_of_damage", lambda *given: SimpleNamespace(start=given[3], end=given[3] + 20)
+    )
+    reading: Any = group_reading.GroupReading(
+        consumer.config, consumer, None, progress, max_messages=None, timeout=None, exit_at_end=True, skips_damage=True
+    )
+    for _ in range(3):
+        reading._get_past(error)
+    reading._leave()
+    assert [line.partition(":")[0] for line in said] == [
+        "skipped t/0-0, offsets 70 to 90",
+        "skipped t/0-0, offsets 90 to 110",
+        "skipped t/0-0, offsets 110 to 130",
+        "; skipped 3 damaged places; next offset t/0-0",
+    ]
 
 
 def test_the_time_without_a_message_begins_with_the_last_one(
