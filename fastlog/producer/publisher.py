@@ -158,7 +158,7 @@ class Publisher:
             self._wake()
         if not self._thread.has_begun:
             self._start()
-        return not (self._is_over and self._give_up_rest())  # closed by a signal handler meanwhile
+        return True
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count payloads that could not even be made."""
@@ -226,8 +226,8 @@ class Publisher:
         self._is_asleep = False
         self._wakeups.put(None)
 
-    def _give_up_rest(self) -> int:
-        """At the end: count what is neither delivered nor dropped as dropped; how many that were."""
+    def _give_up_rest(self) -> None:
+        """At the end: count what is neither delivered nor dropped as dropped."""
         with self._settling:
             self._is_over = True
             left = self._put - self._settled
@@ -236,7 +236,6 @@ class Publisher:
             self._failed += left
             if left:
                 self._reason = "not delivered before the end"
-        return left
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
