@@ -322,9 +322,8 @@ class Keeper:
         if drop == len(segments):
             # the active segment goes too: an empty one takes its place first, so that the end never goes back
             drop -= 1
-            if segments[-1].size:
-                if roll_now(self._appender, view.index):
-                    self._arena.demand_flush(view.index)
+            if segments[-1].size and roll_now(self._appender, view.index):
+                self._arena.demand_flush(view.index)
                 self._again.add(view.index)
             self._segment_files.close_unused()
         # only what is flushed and visible may go, so that the log start passes neither; and only while the name of what
