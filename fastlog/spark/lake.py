@@ -283,7 +283,8 @@ class Lake:
         What others do at the same time and does not touch the numbers, such as joining small files, is let pass.
 
         Raises:
-            TableConflictError: the numbers are others, or a file to be removed is not part of the table any more.
+            TableConflictError: the numbers are others, or a file to be removed is not part of the table any more, as
+                it was last looked at: to plan the change anew, nobody has to look again.
             TableWriteError: the table cannot be written to; it is as it was.
             TableUnavailableError: an object store does not answer, or refuses; what it was sent may be in the table
                 in a while.

@@ -142,7 +142,6 @@ def join_files(lake: AnyLake, options: JoinOptions, say: Callable[[str], object]
                 return joined
             if attempt == _TRIES - 1:
                 raise refused
-            lake.reload()
     raise AssertionError("unreachable")
 
 
@@ -224,7 +223,6 @@ def expire(lake: AnyLake, before: date, *, dry_run: bool = False) -> Expired:
             except TableConflictError:
                 if attempt == _TRIES - 1:
                     raise
-                lake.reload()
                 continue
         return Expired(len(old), rows, size, lake.version)
     raise AssertionError("unreachable")

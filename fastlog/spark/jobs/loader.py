@@ -244,7 +244,6 @@ class Loader:
             joined = join_files(self._lake, wanted, self._say)
         except (errors.FastlogError, OSError) as error:
             self._say(f"small files stay as they are: {error}")
-            self._lake.reload()
         else:
             self.totals.joined_files += joined.files_before
 

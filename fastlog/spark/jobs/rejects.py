@@ -136,7 +136,6 @@ class Rejects:
                 self._lake.commit(TableChange(steps, added + kept, old, {"job": "load", "rows": entry["rows"]}))
             except TableConflictError:  # another load has added it
                 self._staging.discard(kept)
-                self._lake.reload()
                 if (self._lake.number(name) or 0) == has:
                     raise
 
