@@ -208,9 +208,12 @@ def test_offsets_of_partitions_that_are_there_that_are_not_and_that_cannot_be(tm
     answers = Answers(BrokerConfig(), arena, manager, [("h", 1)])
     for topic, partition, error in (("t", 0, 0), ("t", 7, 3), ("t", -1, 3), ("a/b", 0, -1), ("away", 0, -1)):
         assert error_of_offsets(answers, topic, partition) == error, (topic, partition)
-    for when, found in ((requests.TIME_LATEST, [0]), (requests.TIME_EARLIEST, [0]), (0, [])):
-        frame = answers.offsets(requests.encode_offsets("t", 0, when, 5)[6:])
-        assert frame is not None and list(responses.decode_offsets(frame[4:]).offsets) == found
+    for topic in ("t", "nobody"):
+        for when, found in ((requests.TIME_LATEST, [0]), (requests.TIME_EARLIEST, [0]), (0, [])):
+            frame = answers.offsets(requests.encode_offsets(topic, 0, when, 5)[6:])
+            assert frame is not None and list(responses.decode_offsets(frame[4:]).offsets) == found, (topic, when)
+    frame = answers.offsets(requests.encode_offsets("nobody", 0, requests.TIME_LATEST, 0)[6:])
+    assert frame is not None and responses.decode_offsets(frame[4:]) == responses.OffsetsAnswer(0)
     assert answers.offsets(requests.encode_offsets("t", 0, requests.TIME_LATEST, -1)[6:]) is None
 
 
