@@ -84,7 +84,7 @@ def split(
             finer = step // (1 + step // _LARGEST_STEP)  # one request walks so far, and no farther
             at = interval.start
             for point in boundaries.between(partition, interval, finer):
-                if point >= at + step and point < interval.end:
+                if point >= at + step:
                     pieces.append(TaskPiece(partition, OffsetRange(at, point)))
                     at = point
             interval = OffsetRange(at, interval.end)

@@ -154,5 +154,6 @@ def test_pieces_of_records() -> None:
 
     assert cuts(500, 1) == {"m/0-0": [500, 1000], "r/0-0": [50, 100], "r/0-1": [13, 26, 39, 50]}
     assert cuts(10**6, 1, most=40) == {"m/0-0": [1000], "r/0-0": [34, 68, 100], "r/0-1": [25, 50]}
+    assert cuts(500, 1, most=40) == {"m/0-0": [500, 1000], "r/0-0": [34, 68, 100], "r/0-1": [13, 26, 39, 50]}
     assert cuts(1, 1)["r/0-1"] == list(range(1, 51)), "no piece without a record"
     assert sum(map(len, cuts(10**6, 8).values())) == 8

@@ -114,3 +114,16 @@ def test_pieces_come_by_partition_and_share_what_is_wanted() -> None:
 
 def test_more_pieces_than_bytes() -> None:
     assert len(split({ONE: OffsetRange(0, 40)}, 1000, 1000, Asked(10))) == 4
+
+
+def test_a_record_is_not_cut_however_large_it_is() -> None:
+    asked = Asked(1)
+    assert split({ONE: OffsetRange(3, 4)}, 10, 1, asked, {ONE: 1000.0}) == [TaskPiece(ONE, OffsetRange(3, 4))]
+    assert asked.steps == []
+
+
+def test_a_part_of_a_byte_counts_as_one() -> None:
+    """Ten records of 10.05 bytes are more than 100."""
+    ranges, each = {ONE: OffsetRange(0, 10)}, {ONE: 10.05}
+    assert limit_batch(ranges, 101, Asked(1), each) == ranges
+    assert limit_batch(ranges, 100, Asked(1), each) == {ONE: OffsetRange(0, 9)}

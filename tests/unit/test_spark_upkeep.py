@@ -205,16 +205,18 @@ def test_each_gigabyte_is_a_transaction_of_its_own(tmp_path: Path, monkeypatch: 
     for topic in "ab":
         for offset in range(2):
             lake.commit(TableChange({}, written(lake, [offset], topic)))
-    refused = []
+    refused, others = [], []
     commit = Lake.commit
 
-    def once(self: Lake, change: TableChange) -> None:
-        if not refused:
+    def in_turn(self: Lake, change: TableChange) -> None:
+        if change.removed[0].values["topic"] == "b":
+            others.append(change)
+        elif not others:
             refused.append(change)
             raise TableConflictError("another writer")
         commit(self, change)
 
-    monkeypatch.setattr(Lake, "commit", once)
+    monkeypatch.setattr(Lake, "commit", in_turn)
     joined = join_files(lake, JoinOptions())
     assert (joined.transactions, joined.conflicts, joined.files_before, joined.files_after) == (2, 1, 4, 2)
     assert sorted(offsets_in(lake)) == [0, 0, 1, 1]
@@ -463,8 +465,10 @@ def test_days_before_one_go_in_one_transaction(tmp_path: Path) -> None:
 def test_rows_that_are_not_known_are_not_made_up(tmp_path: Path) -> None:
     lake = made(tmp_path)
     (file,) = written(lake, [1], day="2026-01-01")
-    lake.commit(TableChange({}, [file._replace(stats="{}")]))
+    (empty,) = written(lake, [2], day="2025-12-31")
+    lake.commit(TableChange({}, [file._replace(stats="{}"), empty._replace(stats='{"numRecords": 0}')]))
     assert expire(lake, date(2026, 1, 2), dry_run=True).rows is None
+    assert expire(lake, date(2026, 1, 1), dry_run=True).rows == 0
 
 
 def test_days_go_beside_another_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,10 +641,11 @@ def test_a_table_in_an_object_store(broker: FakeBroker) -> None:
         assert [fault.split()[0] for fault in store.done()] == ["lose"]
         assert (joined.files_before, joined.files_after, rows()) == (4, 2, expected((0, 20)))
         load(20)
-        store.fail("PUT", r"\.parquet", "cut", count=10)
-        with pytest.raises(TableUnavailableError):
-            join_files(Lake(table), JoinOptions())
-        store.done()
+        for method in ("PUT", "GET"):
+            store.fail(method, r"\.parquet", "cut", count=10)
+            with pytest.raises(TableUnavailableError):
+                join_files(Lake(table), JoinOptions())
+            assert store.done()
         assert (len(Lake(table).files()), rows()) == (4, expected((0, 30)))
         joined = join_files(Lake(table), JoinOptions())
         assert (joined.files_before, joined.files_after, rows()) == (4, 2, expected((0, 30)))
