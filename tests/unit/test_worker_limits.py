@@ -342,15 +342,16 @@ def steadily(impatient: Workers, act: Callable[[raw.RawClient, Pace], None]) -> 
             return
 
 
-def test_who_pipelines_for_longer_than_the_limit_stays(impatient: Workers) -> None:
-    """There is always the beginning of a request left over, but never the same one."""
+@pytest.mark.parametrize("size", [4, 70_000], ids=["small", "large"])
+def test_who_pipelines_for_longer_than_the_limit_stays(impatient: Workers, size: int) -> None:
+    """There is always the beginning of a request left over, but never the same; large ones have their own buffer."""
 
     def pipeline(client: raw.RawClient, pace: Pace) -> None:
-        stream = raw.offsets_frame("t", 0, raw.EARLIEST, 1)
-        client.send_raw(stream[:5])
+        stream = own(raw.PRODUCE_ACK, raw.produce_ack_body("u", 0, raw.entry(bytes(size))))
+        client.send_raw(stream[:9])
         for _ in range(20):
-            client.send_raw(stream[5:] + stream[:5])
-            assert raw.decode_offsets(client.recv_answer().body) == [0]
+            client.send_raw(stream[9:] + stream[:9])
+            assert client.recv_own()[1].error == 0
             pace.step()
 
     steadily(impatient, pipeline)
@@ -366,6 +367,26 @@ def test_who_takes_a_long_answer_slowly_stays(impatient: Workers) -> None:
         assert len(client.recv_exactly(size)) == size
 
     steadily(impatient, take)
+
+
+def test_a_turn_that_takes_long_is_not_held_against_clients(tmp_path: Path) -> None:
+    """The loop stands for longer than the limit: who is silent, and who has sent half a request, stays."""
+    limit_ms = 1000 * SLOWER
+    with Workers(tmp_path, heartbeat_ms=10, idle_ms=limit_ms) as workers, ExitStack() as stack:
+        silent, half = (stack.enter_context(workers.connect()) for _ in range(2))
+        request = raw.offsets_frame("t", 0, raw.EARLIEST, 1)
+        assert silent.offsets("t", 0, raw.EARLIEST) == [0]
+        before = workers.count("received_bytes")
+        half.send_raw(request[:7])
+        wait_until("it has begun", lambda: workers.count("received_bytes") == before + 7)
+        _files.arm(f"handover.taken@1=slow:{limit_ms + 200}", "test")
+        other = stack.enter_context(workers.connect())
+        assert other.offsets("t", 0, raw.EARLIEST) == [0]
+        turns = workers.turns()
+        wait_until("the loop has looked for idle ones", lambda: workers.turns() > turns + 3)
+        assert workers.count("idle_closed") == 0
+        half.send_raw(request[7:])
+        assert raw.decode_offsets(half.recv_answer().body) == [0]
 
 
 def test_who_waits_for_the_broker_stays(tmp_path: Path) -> None:
