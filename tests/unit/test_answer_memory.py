@@ -103,7 +103,7 @@ def test_large_answers_over_budget_are_made_one_at_a_time(workers: Workers) -> N
     wait_until("all is given back", lambda: answer_bytes(workers) == 0)
 
 
-@pytest.mark.parametrize("what", ["metadata", "cut points", "local read"])
+@pytest.mark.parametrize("what", ["metadata", "cut points", "local read", "multifetch"])
 def test_what_is_reserved_for_an_answer_is_given_back(workers: Workers, what: str) -> None:
     """As much as was taken, while the connection goes on."""
     with workers.connect() as client:
@@ -111,6 +111,7 @@ def test_what_is_reserved_for_an_answer_is_given_back(workers: Workers, what: st
             "metadata": lambda: client.metadata(["t"] * 100),
             "cut points": lambda: client.cut_points("t", 0, 0, 2**62, 1000),
             "local read": lambda: client.local_read("t", 0),
+            "multifetch": lambda: client.multifetch([("t", 0, 0, len(BLOCK))] * (10 * PARTS)),
         }[what]
         for _ in range(5):
             assert ask()
@@ -123,6 +124,25 @@ def fill(workers: Workers, stack: ExitStack) -> None:
         client = stack.enter_context(workers.connect_narrow())
         client.send_raw(many_blocks())
     wait_until("it is used up", lambda: answer_bytes(workers) > BUDGET)
+
+
+def test_few_answers_are_owed_while_their_memory_is_used_up(tmp_path: Path) -> None:
+    """A produce that waits for its flush behind 64 others is not taken; each that is answered lets the next one in."""
+    acked = raw.own_frame(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD, raw.FLUSHED), correlation=1)
+    with Workers(tmp_path, flusher=False, request_memory_bytes=1 << 16) as workers, ExitStack() as stack:
+        with workers.connect() as client:
+            assert client.produce_ack("t", 0, GOOD).error == 0
+        stack.enter_context(workers.connect_narrow()).send_raw(metadata(9_999))
+        wait_until("it is used up", lambda: answer_bytes(workers) > 1 << 17)
+        workers.wait_still()
+        before = workers.count("own_requests")
+        client = stack.enter_context(workers.connect())
+        client.send_raw(acked * 100)
+        wait_until("some are taken", lambda: workers.count("own_requests") >= before + 64)
+        workers.wait_still()
+        assert workers.count("own_requests") == before + 64
+        workers.start_flusher()
+        assert [client.recv_own()[1].error for _ in range(100)] == [0] * 100
 
 
 def test_one_for_which_others_wait_and_that_takes_nothing_is_closed(tmp_path: Path) -> None:

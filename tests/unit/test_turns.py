@@ -21,6 +21,8 @@ from tests.harness.workers import Workers, reset
 
 GOOD = raw.entry(b"good")
 TURN_PARTS = 512
+DESCRIPTORS = 16
+"""Of segments that a processor of the harness has."""
 
 
 @pytest.fixture
@@ -78,13 +80,18 @@ def test_a_client_that_goes_in_the_middle(workers: Workers, parts: int) -> None:
     wait_until("all is given back", lambda: not workers.processors[0].loop.answer_bytes)
 
 
-def test_a_request_that_is_malformed_behind_its_first_turn(workers: Workers) -> None:
+@pytest.mark.parametrize("parts", [2, 2000])
+def test_requests_that_are_malformed_at_their_end_hold_nothing(workers: Workers, parts: int) -> None:
+    """In their first turn or a later one: what they had pinned does not count as taken for those after them."""
     before = workers.held()
-    with workers.connect() as client:
-        body = raw.multifetch_frame([("t", 0, 0, 14)] * 2000)
-        client.send_raw(struct.pack(">i", len(body) - 5) + body[4:-1])
-        assert client.is_closed()
+    body = raw.multifetch_frame([("t", 0, 0, 14)] * parts)
+    for _ in range(DESCRIPTORS):
+        with workers.connect() as client:
+            client.send_raw(struct.pack(">i", len(body) - 5) + body[4:-1])
+            assert client.is_closed()
     workers.wait_held(before)
+    with workers.connect() as client:
+        assert client.multifetch([("t", 0, 0, 14)]) == [(0, GOOD)]
 
 
 # -- many small requests -----------------------------------------------------------------------------------------------
