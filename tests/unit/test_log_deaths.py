@@ -13,7 +13,7 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.errors import OffsetOutOfRangeError
 from fastlog.log import _files
-from fastlog.log._append import Appender, roll_now
+from fastlog.log._append import Appender, append_bytes, roll_now
 from fastlog.log._arena import Arena
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import SegmentFiles, locate_offset
@@ -212,6 +212,21 @@ def test_a_successor_whose_lock_others_have_meanwhile_leaves_it_to_them(memory: 
         assert other.go_on() == DONE
     assert log.stored() == OTHER
     assert log.counter("repairs") == 1
+
+
+def test_a_flusher_whose_predecessor_s_lock_others_have_meanwhile_holds_nothing(memory: Path) -> None:
+    log = SharedLog(memory)
+    predecessor = Appender(log.arena, SegmentFiles(log.arena, 8), FLUSHER)
+    assert in_child(lambda: append_bytes(predecessor, 0, LOST, 3), "append.mid_write@1=kill") == KILLED
+    with stopped_at("append.after_write", lambda: log.append(OTHER)) as other:
+        assert log.arena.cell(FLUSHER)[4] == 1
+        flusher = start_flusher(log.arena, heartbeat_ms=HOUR_MS)
+        try:
+            wait_until(lambda: log.arena.cell(FLUSHER)[4] == 0, what="it sees that the lock is not its own")
+            assert other.go_on() == DONE
+        finally:
+            stop(flusher)
+    assert log.stored() == OTHER
 
 
 def test_a_successor_of_one_that_held_nothing_takes_nothing(memory: Path) -> None:
