@@ -30,6 +30,8 @@ class Spans(NamedTuple):
 
 def spans_of(column: pa.Array) -> Spans:
     """Where the rows of a column of text or bytes lie; nothing is copied where it has 32-bit offsets."""
+    if not len(column):
+        return Spans(np.empty(0, np.uint8), np.zeros(1, np.int32), None)  # Arrow lets it have no offsets at all
     if column.type not in (pa.binary(), pa.string()):
         column = column.cast(pa.binary())
     _, offsets, data = column.buffers()
@@ -37,8 +39,7 @@ def spans_of(column: pa.Array) -> Spans:
     valid = None
     if column.null_count:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
-    # An empty column has no data, and Arrow's buffers are of another type than bytes.
-    return Spans(np.frombuffer(data if data is not None else b"", np.uint8), ends, valid)
+    return Spans(np.frombuffer(data, np.uint8), ends, valid)  # of another type than bytes
 
 
 def numbers_of(column: pa.Array) -> np.ndarray[Any, Any]:

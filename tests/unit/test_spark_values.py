@@ -176,8 +176,15 @@ def test_rows_of_bytes_lie_where_they_are() -> None:
         found = spans.spans_of(pa.array(["a", "bc"], pa.string()).cast(kind))
         assert (found.valid, found.ends.tolist(), bytes(found.data[:3])) == (None, [0, 1, 3], b"abc")
         assert found.source()[2] is None
-    empty = spans.spans_of(pa.array([], pa.binary()))
-    assert (empty.size_bytes, empty.ends.tolist()) == (0, [0])
+    assert bytes(spans.spans_of(pa.array([b"\xff\xfe"], pa.large_binary())).data[:2]) == b"\xff\xfe", "no text"
+
+
+def test_a_column_without_rows_may_have_no_offsets() -> None:
+    """The format allows it, and older writers in Java make use of that: of headers, where no row has any."""
+    bare = pa.Array.from_buffers(pa.binary(), 0, [None, pa.py_buffer(b""), pa.py_buffer(b"")])
+    for column in (bare, pa.array([], pa.binary()), pa.array([b"a"]).slice(1), pa.array([], pa.large_binary())):
+        found = spans.spans_of(column)
+        assert (found.size_bytes, found.ends.tolist(), len(found.data), found.valid) == (0, [0], 0, None)
 
 
 def test_numbers_of_brokers_and_partitions() -> None:
@@ -193,3 +200,5 @@ def test_times_are_milliseconds_rounded_down(monkeypatch: pytest.MonkeyPatch) ->
     given = pa.array([1_999, None, -1, 0], pa.timestamp("us", "UTC"))
     assert spans.times_of(given, 4).tolist() == [1, 7, -1, 0]
     assert spans.times_of(pa.array([5], pa.timestamp("s")), 1).tolist() == [5000]
+    last = 253_402_300_799_999_999  # of the year 9999, which no float has
+    assert spans.times_of(pa.array([last, None], pa.timestamp("us")), 2).tolist() == [last // 1000, 7]
