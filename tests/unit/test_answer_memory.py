@@ -18,15 +18,18 @@ from pathlib import Path
 
 import pytest
 
+from fastlog import record_batches
 from fastlog.workers.authorization import Client
 from fastlog.workers.kafka07.answers import Answers
 from tests.harness import raw_client as raw
+from tests.harness import today
 from tests.harness.broker import wait_until
 from tests.harness.timing import PATIENCE
 from tests.harness.workers import Workers, drain, is_silent, reset
 
 GOOD = raw.entry(b"good")
 BLOCK = raw.entry(bytes(15_000))
+RECORDS = record_batches.build([record_batches.Record(None, b"x" * 50, 1000)])
 BUDGET = 1 << 20
 PARTS = 40
 STUFFING = 60
@@ -206,6 +209,58 @@ def test_reading_requests_of_one_that_is_gone_are_not_carried_out(workers: Worke
     wait_until("all is given back", lambda: answer_bytes(workers) == 0)
 
 
+def make_topic_of_today(workers: Workers, name: str) -> None:
+    with workers.connect() as client:
+        topics = [{"topic_id": None, "name": name}]
+        fields = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
+        today.asked(client.socket, today.METADATA, 12, topics=topics, **fields)
+
+
+def test_fetches_of_today_of_one_that_is_gone_are_not_carried_out(workers: Workers) -> None:
+    """As those of 0.7: a produce behind them is stored, one behind a malformed one is not, and nothing is looked at."""
+    fetch = today.request(today.FETCH, 12, today.fetched(("t", 0, 0)))
+    produce = today.request(today.PRODUCE, 9, today.produced(("r", 0, RECORDS)))
+    malformed = today.frame(today.FETCH, 12, b"\0" * 5)
+    make_topic_of_today(workers, "r")
+    leaver = workers.connect()
+    leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    leaver.send_raw(fetch * STUFFING + produce + malformed + produce)
+    wait_until("all has arrived", lambda: unacknowledged(leaver.socket) == 0)
+    wait_until("it is being answered", lambda: workers.count("bytes_out") > len(BLOCK))
+    workers.wait_still()
+    before = workers.counts()
+    leaver.close()
+    wait_until("it is gone", lambda: not workers.held()["connections"])
+    after = workers.counts()
+    assert after["bytes_out"] == before["bytes_out"]
+    assert after["fetch_looks"] == before["fetch_looks"]
+    assert after["fetch_requests"] == STUFFING
+    (log_end,) = (view.log_end for view in workers.arena.views() if (view.topic, view.partition) == ("r", 0))
+    assert log_end == len(RECORDS)
+    wait_until("all is given back", lambda: answer_bytes(workers) == 0)
+
+
+def test_a_held_fetch_of_today_of_one_that_is_gone_takes_no_memory_of_others(tmp_path: Path) -> None:
+    """It may be the one that is answered above the budget; its client's produces still wait for room in the log."""
+    settings = {"flusher": False, "flush_interval_messages": 4, "fetch_max_wait_ms": 10_000_000}
+    with Workers(tmp_path, request_memory_bytes=1 << 16, **settings) as workers, ExitStack() as stack:
+        make_topic_of_today(workers, "r")
+        stack.enter_context(workers.connect_narrow()).send_raw(metadata(9_999))
+        wait_until("it is used up", lambda: answer_bytes(workers) > 1 << 17)
+        fetch = today.fetched(*[("r", 0, 0)] * 1000, max_wait=10_000_000)
+        produce = today.request(today.PRODUCE, 9, today.produced(("r", 0, RECORDS), acks=0))
+        leaver = workers.connect()
+        leaver.send_raw(today.request(today.FETCH, 12, fetch) + produce * 6)
+        wait_until("it waits", lambda: workers.count("held_fetches"))
+        assert workers.held()["over budget"] == 1
+        reset(leaver)
+        wait_until("another one may be answered", lambda: workers.held()["over budget"] == 0)
+        assert workers.held()["connections"] == 2
+        workers.start_flusher()
+        wait_until("what it produced is stored", lambda: workers.held()["connections"] == 1)
+        assert workers.arena.view(0).log_end == 6 * len(RECORDS)
+
+
 def test_a_topic_is_deleted_for_one_that_is_gone(workers: Workers) -> None:
     """It is not only read: a thread takes it up, whoever waits for the answer."""
     leaver = stuffed(workers, raw.own_frame(raw.DELETE_TOPIC, raw.text("none"), correlation=1))
@@ -252,8 +307,9 @@ def test_a_job_of_one_that_is_gone_is_not_begun(tmp_path: Path, monkeypatch: pyt
         client.send_raw(raw.own_frame(raw.METADATA, raw.metadata_body(["a"]), correlation=1))
         assert first.wait(PATIENCE)
         leavers = [workers.connect() for _ in range(3)]
-        for leaver in leavers:
-            leaver.send_raw(raw.own_frame(raw.METADATA, raw.metadata_body(["b"]), correlation=1))
+        for number, leaver in enumerate(leavers):
+            asked = raw.own_frame(raw.METADATA, raw.metadata_body(["b"]), correlation=1)
+            leaver.send_raw(asked + raw.produce_frame("made", number, GOOD))
         wait_until("they wait", lambda: workers.held()["jobs"] == 4)
         for leaver in leavers:
             reset(leaver)
@@ -262,6 +318,8 @@ def test_a_job_of_one_that_is_gone_is_not_begun(tmp_path: Path, monkeypatch: pyt
         assert client.recv_own()[1].error == 0
         wait_until("they are gone", lambda: workers.held()["connections"] == 1)
         assert made == ["a"]
+        stored = {view.partition: view.log_end for view in workers.arena.views() if view.topic == "made"}
+        assert [stored[number] for number in range(3)] == [len(GOOD)] * 3
 
 
 def test_an_answer_is_no_larger_than_its_size_can_say(workers: Workers) -> None:

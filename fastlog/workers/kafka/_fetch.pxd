@@ -22,6 +22,7 @@ cdef class Fetches:
     cdef Writer out
 
     cdef int fetch(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
+    cdef int answer_nobody(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size) noexcept nogil
     cdef int begin(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
     cdef int read(self, Reader* r, const Head* head, Fetching* out, bint fills, int* session) noexcept nogil
     cdef int refuse(self, Conn* c, const Head* head, int code) noexcept nogil

@@ -76,6 +76,8 @@ cdef class Fetches:
         """Answer, or say what to wait for; ``p`` stands at the api key. An ``Outcome``."""
         cdef Fetching* f = x.fetching
         cdef int result, work = TURN_PARTS
+        if c.dead:
+            return self.answer_nobody(c, x, head, p, size)
         if f == NULL:
             result = self.begin(c, x, head, p, size, now_ns)
             if result != DONE or x.fetching == NULL:
@@ -116,6 +118,26 @@ cdef class Fetches:
             x.rotation += 1
             c.turn_steps = TURN_STEPS  # the clock is looked at before the next request
         return result
+
+    cdef int answer_nobody(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size) noexcept nogil:
+        """A fetch of a client that is gone: whether it is malformed decides on the requests behind it. An ``Outcome``.
+
+        One that is under way ends, too: what was made of its answer has been dropped, and its size has no place any more.
+        """
+        cdef Fetching sized
+        cdef Reader r
+        cdef int session = 0
+        if x.fetching != NULL:
+            self.forget(c, x)
+            if c.pool.answering == c:
+                c.pool.answering = NULL
+            return DONE
+        memset(&sized, 0, sizeof(sized))
+        r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
+        if self.read(&r, head, &sized, False, &session) != 0:
+            return MALFORMED
+        fl_bump(&self.counters[<int>N_FETCH], 1)
+        return DONE
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
