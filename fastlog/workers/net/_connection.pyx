@@ -82,8 +82,6 @@ cdef void out_forget(Conn* c, size_t keep) noexcept nogil:
         free(c.spans)
         c.spans = NULL
         c.span_room = 0
-    c.span_start = c.span_end = 0
-    c.out_start = c.out_end = 0
 
 
 cdef bint answer_admitted(Conn* c, uint64_t size) noexcept nogil:
@@ -115,10 +113,6 @@ cdef void conn_free(Conn* c, SegmentFiles files) noexcept nogil:
 cdef int grow_spans(Conn* c) noexcept nogil:
     cdef int room
     cdef Span* larger
-    if c.span_start == c.span_end:
-        c.span_start = c.span_end = 0
-        c.probed_to = 0
-        c.has_files = False
     if c.span_end < c.span_room:
         return 0
     room = c.span_room * 2 if c.span_room else 8
@@ -137,8 +131,6 @@ cdef uint8_t* out_bytes(Conn* c, size_t n) noexcept nogil:
     cdef uint8_t* larger
     if grow_spans(c) != 0:
         return NULL
-    if c.span_start == c.span_end:
-        c.out_start = c.out_end = 0
     if c.out_end + n > c.out_room:
         room = c.out_room * 2 if c.out_room else 1024
         while room < c.out_end + n:
@@ -192,7 +184,7 @@ cdef void out_discard(Conn* c, SegmentFiles files) noexcept nogil:
 
 
 cdef void out_end(Conn* c) noexcept nogil:
-    """Drop the output buffer: no bytes wait to be sent."""
+    """No bytes wait to be sent: what is owed next is put at the beginning of the output buffer and of the spans."""
     c.span_start = c.span_end = 0
     c.out_start = c.out_end = 0
     c.has_files = False
