@@ -143,6 +143,23 @@ def test_what_is_not_in_memory_is_read_in_bounded_pieces(workers: Workers) -> No
         _files.arm("", "test")
         assert answer.body == messages
         assert workers.processors[0].loop.job_steps - before == 1 + 4
+        pins = workers.held()["pins"]
+        assert client.metadata(["t"])  # its job stands where the reads stood, and holds no file
+        assert workers.held()["pins"] == pins == 0
+
+
+def test_each_part_of_an_answer_is_looked_for_in_memory(workers: Workers) -> None:
+    """What was read of the file of one says nothing of the next one's, which begins before that place in its own."""
+    messages = raw.entry(bytes(range(256)) * 3500)
+    with workers.connect() as client:
+        for partition in (2, 3):
+            assert client.produce_ack("t", partition, messages, raw.FLUSHED).error == 0
+        before = workers.processors[0].loop.job_steps
+        _files.arm("pread@1-1000=EAGAIN", "test")
+        answer = client.multifetch([("t", partition, 0, len(messages)) for partition in (2, 3)])
+        _files.arm("", "test")
+        assert answer == [(0, messages)] * 2
+        assert workers.processors[0].loop.job_steps - before == 2 * 4
 
 
 def test_sets_inside_a_set_by_the_thousand_are_refused(workers: Workers) -> None:

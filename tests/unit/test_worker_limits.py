@@ -347,11 +347,11 @@ def test_who_pipelines_for_longer_than_the_limit_stays(impatient: Workers, size:
     """There is always the beginning of a request left over, but never the same; large ones have their own buffer."""
 
     def pipeline(client: raw.RawClient, pace: Pace) -> None:
-        stream = own(raw.PRODUCE_ACK, raw.produce_ack_body("u", 0, raw.entry(bytes(size))))
+        before, stream = impatient.count("produce_requests"), raw.produce_frame("u", 0, raw.entry(bytes(size)))
         client.send_raw(stream[:9])
-        for _ in range(20):
+        for number in range(20):
             client.send_raw(stream[9:] + stream[:9])
-            assert client.recv_own()[1].error == 0
+            wait_until("it is taken", lambda number=number: impatient.count("produce_requests") > before + number)
             pace.step()
 
     steadily(impatient, pipeline)
