@@ -113,6 +113,58 @@ def test_what_was_walked_is_not_walked_again(tmp_path: Path, far: list[int]) -> 
     assert sum(far) <= 3000
 
 
+@pytest.mark.parametrize("beyond", [0, 3000])
+def test_from_a_landmark_on_a_walk_is_sure_again(tmp_path: Path, far: list[int], beyond: int) -> None:
+    """One that began where a client said leaves landmarks behind the first that it meets or passes."""
+    written = Written(tmp_path, 5000, 1)
+    landmarks = Landmarks()
+    start, mark = written.all[1000], written.all[2000]
+    landmarks.add(LOG, mark, 1)
+    written.asked(landmarks, start, written.end, mark - start + beyond, 3)
+    far.clear()
+    inside = written.all[2900]
+    assert written.asked(landmarks, inside, written.end, 10**9) == [inside, written.end]
+    assert 0 < sum(far) <= 3000
+
+
+def test_a_walk_begins_with_the_segment_where_no_landmark_is_nearer(tmp_path: Path, far: list[int]) -> None:
+    """And where the next one begins nothing has to be walked."""
+    written = Written(tmp_path, 600, 3)
+    landmarks = Landmarks()
+    landmarks.add(LOG, written.all[1], 1)
+    assert written.asked(landmarks, 0, written.bases[1], 10**9) == [0, written.bases[1]]
+    assert far == []
+    start = written.all[405]
+    first = written.asked(landmarks, start, written.end, 8000)
+    assert sum(far) > 0
+    far.clear()
+    assert written.asked(landmarks, start, written.end, 8000) == first
+    assert sum(far) < 3000
+
+
+def test_one_request_walks_so_far_and_names_so_many(
+    tmp_path: Path, far: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is named all the same, where it is known to be a boundary."""
+    monkeypatch.setattr(boundaries, "MAX_WALK_BYTES", 20_000)
+    written = Written(tmp_path, 500, 1)
+    found = written.asked(Landmarks(), 0, written.end, 8000)
+    assert len(found) == 4 and found[-1] == written.end
+    assert 20_000 <= sum(far) < 30_000
+    *others, reached = written.asked(Landmarks(), 0, written.end - 1, 8000)
+    assert others == found[:-1] and reached in written.all and 20_000 <= reached < 30_000
+    for limit in range(4):
+        assert written.asked(Landmarks(), 0, written.end, 8000, limit) == found[:limit]
+
+
+def test_a_landmark_behind_the_end_is_none(tmp_path: Path, far: list[int]) -> None:
+    written = Written(tmp_path, 500, 1)
+    landmarks = Landmarks()
+    landmarks.add(LOG, written.all[50], 1)
+    end = written.all[49]
+    assert written.asked(landmarks, 0, end, end - 1) == [0, end]
+
+
 def test_a_place_that_a_client_names_is_no_landmark(tmp_path: Path, far: list[int]) -> None:
     """A payload may hold what looks like a message: who begins there gets no boundary into what others are told."""
     inner = b"".join(raw_format.entry(bytes(1000)) for _ in range(20))
@@ -140,3 +192,15 @@ def test_landmarks_are_bounded() -> None:
     assert landmarks.below(("a", 0), 2**40) is None
     assert landmarks.below(("b", 0), 3 * 2**20 + 1) == 3 * 2**20
     assert landmarks.below(("c", 0), 5) is None
+
+
+def test_what_was_asked_for_lately_is_kept() -> None:
+    landmarks = Landmarks(most=4)
+    for number in range(2):
+        for topic in "ab":
+            landmarks.add((topic, 0), number * 2**20, 100)
+    assert landmarks.below(("a", 0), 2**40) == 2**20
+    landmarks.add(("c", 0), 0, 100)
+    assert [landmarks.below((topic, 0), 2**40) for topic in "abc"] == [2**20, None, 0]
+    landmarks.add(("d", 0), 0, 100)
+    assert [landmarks.below((topic, 0), 2**40) for topic in "acd"] == [2**20, 0, 0], "there was room again"

@@ -146,7 +146,7 @@ class Walk:
 
     def _last(self, end: int) -> int:
         """``end`` where that is a boundary; else how far the walk came before it."""
-        if end == self._end or end in self._bases:
+        if end == self._end:
             return end
         before = self._at
         self._go(end)
