@@ -136,8 +136,8 @@ def test_few_answers_are_owed_while_their_memory_is_used_up(tmp_path: Path) -> N
         with workers.connect() as client:
             assert client.produce_ack("t", 0, GOOD).error == 0
         stack.enter_context(workers.connect_narrow()).send_raw(metadata(9_999))
-        wait_until("it is used up", lambda: answer_bytes(workers) > 1 << 17)
-        workers.wait_still()
+        wait_until("it is made, and uses it up", lambda: workers.count("own_requests") == 2)
+        assert answer_bytes(workers) > 1 << 17
         before = workers.count("own_requests")
         client = stack.enter_context(workers.connect())
         client.send_raw(acked * 100)
