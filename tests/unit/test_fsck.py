@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from fastlog.log.check import check_partition
 from fastlog.log.files import FileOps
 from fastlog.log.recovery import recover_partition
 from fastlog.log.repair import keep_span
+from fastlog.segment_files import list_segments
 from fastlog.tools.fsck import fsck_command
 from fastlog.tools.report import CommandError
 from tests.fault.foreign_files import CASES, ENTRY_BYTES, PARTS, TORN, Case, Ground
@@ -104,8 +106,9 @@ def test_only_what_was_not_flushed_is_quarantined_at_a_start(
     bases = logs.write_segments(directory, [PARTS[0], PARTS[1] + TORN])
     logs.write_side_file(directory, bases[1] + len(PARTS[1]) + flushed)
     assert fsck(directory, "--json") == 5
-    texts = [one["text"] for one in lines(capsys)[0]["problems"] if one["kind"] == "tail"]
-    assert ["a broker sets them aside" in text for text in texts] == [flushed <= 0]
+    (problem,) = lines(capsys)[0]["problems"]
+    assert problem["kind"] == "tail"
+    assert ("a broker sets them aside" in problem["text"]) == (flushed <= 0)
 
 
 def test_inside_of_wrappers_is_checked(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,6 +194,71 @@ def test_checking_while_messages_are_appended(directory: Path) -> None:
     assert len(list(directory.iterdir())) > 1
 
 
+def test_what_goes_while_it_is_looked_at_is_no_damage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention takes the oldest segments of a broker that runs, before they are opened or before they are measured."""
+    bases = logs.write_segments(directory, PARTS)
+
+    class Opening(FileOps):
+        def open(self, path: Path, *arguments: Any) -> Any:
+            if path.name == logs.segment_path(directory, bases[0]).name:
+                path.unlink(missing_ok=True)
+            return super().open(path, *arguments)
+
+    report = check_partition(directory, Opening(), live=True)
+    assert (report.problems, report.messages, report.segments) == ([], 10, 3)
+    assert report.notes == [f"{bases[0]:020}.kafka is gone since it was listed"]
+
+    def listed(*arguments: Any) -> Any:
+        found = list_segments(*arguments)
+        found[0].path.unlink()
+        return found
+
+    monkeypatch.setattr("fastlog.log.check.list_segments", listed)
+    report = check_partition(directory, FileOps(), live=True)
+    assert (report.problems, report.messages, report.notes) == ([], 5, [])
+
+
+def test_what_grows_while_it_is_looked_at_is_no_damage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that was listed before its last append and its end, and one whose last message comes piece by piece."""
+    logs.write_segments(directory, [PARTS[0], PARTS[1] + PARTS[2][:20]])
+    newest = logs.segment_path(directory, len(PARTS[0]))
+
+    def listed(*arguments: Any) -> Any:
+        first, *others = list_segments(*arguments)
+        return [first._replace(size=first.size - ENTRY_BYTES), *others]
+
+    monkeypatch.setattr("fastlog.log.check.list_segments", listed)
+    monkeypatch.setattr("fastlog.log.check.time.sleep", lambda _: newest.write_bytes(PARTS[1] + PARTS[2]))
+    report = check_partition(directory, FileOps(), live=True)
+    assert (report.problems, report.notes, report.messages) == ([], [], 15)
+    assert [(span.start_offset, span.end_offset, span.messages) for span in report.spans] == [
+        (0, 3 * len(PARTS[0]), 15)
+    ]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_segment_that_others_follow_has_no_unfinished_end(directory: Path, live: bool) -> None:
+    logs.write_segments(directory, [PARTS[0] + TORN, PARTS[1]])
+    report = check_partition(directory, FileOps(), live=live)
+    assert [(problem.kind, problem.bytes) for problem in report.problems] == [("damage", len(TORN))]
+
+
+@pytest.mark.parametrize(
+    ("base", "kept"),
+    [(len(PARTS[0]) + 1000, None), (ENTRY_BYTES, (0, len(PARTS[0])))],
+    ids=["behind a gap", "inside another one"],
+)
+def test_an_empty_newest_segment(directory: Path, base: int, kept: tuple[int, int] | None) -> None:
+    """Behind a gap a log may go on with it; one that lies inside another one has nothing to offer."""
+    logs.write_segments(directory, PARTS[:1])
+    logs.write_segments(directory, [b""], base=base)
+    assert fsck(directory, "--repair") == (5 if kept is None else 0)
+    if kept is None:
+        assert fsck(directory, "--repair", "--keep", "after") == 0
+    recovered = recover_partition(directory, "t", 0, clean_end=None, files=FileOps())
+    assert (recovered.segments[0].base, recovered.log_end) == (kept or (base, base))
+
+
 @pytest.mark.parametrize(
     ("keep", "end", "starts"),
     [("before", len(PARTS[0]) + ENTRY_BYTES, [0, 1]), ("after", 3 * len(PARTS[0]), [1 + 2 / 5, 2])],
@@ -221,14 +289,15 @@ def test_repair_keeps_the_side_that_was_asked_for(
 
 def test_missing_flushed_bytes_can_be_given_up_either_way(directory: Path) -> None:
     """ "before" gives the missing offsets out again, "after" goes on behind them with an empty log."""
-    end = len(PARTS[0])
-    for keep, expected in (("before", (0, end)), ("after", (end + 1000, end + 1000))):
-        target = directory.with_name(f"{keep}-0")
-        logs.write_segments(target, PARTS[:1])
+    for number, (keep, part) in enumerate(itertools.product(("before", "after"), (PARTS[0], b""))):
+        end = len(part)
+        expected = (0, end) if keep == "before" else (end + 1000, end + 1000)
+        target = directory.with_name(f"{keep}-{number}")
+        logs.write_segments(target, [part])
         logs.write_side_file(target, end + 1000)
         assert fsck(target, "--repair") == 5
         assert fsck(target, "--repair", "--keep", keep) == 0
-        recovered = recover_partition(target, keep, 0, clean_end=None, files=FileOps())
+        recovered = recover_partition(target, keep, number, clean_end=None, files=FileOps())
         assert (recovered.state, recovered.segments[0].base, recovered.log_end) == ("ok", *expected)
 
 
@@ -305,6 +374,7 @@ def test_an_unknown_format_is_named_and_not_repaired(directory: Path) -> None:
     logs.write_segments(directory, [PARTS[0] + TORN])
     logs.write_side_file(directory, 0, log_format="kafka-2")
     before = logs.contents(directory)
+    assert [problem.kind for problem in check_partition(directory, FileOps()).problems] == ["format"]
     assert fsck(directory, "--repair", "--keep", "before") == 5
     assert logs.contents(directory) == before
 
