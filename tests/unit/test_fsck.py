@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import threading
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from fastlog.log.files import FileOps
 from fastlog.log.recovery import recover_partition
 from fastlog.log.repair import keep_span
 from fastlog.segment_files import list_segments
+from fastlog.tools import signals
 from fastlog.tools.fsck import fsck_command
 from fastlog.tools.report import CommandError
 from tests.fault.foreign_files import CASES, ENTRY_BYTES, PARTS, TORN, Case, Ground
@@ -61,12 +63,19 @@ def test_a_sound_log_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert not (tmp_path / ".lock").exists(), "looking leaves nothing behind"
 
 
-def test_a_partition_may_be_named_itself(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_partition_may_be_named_itself(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even by where one stands."""
     logs.write_segments(directory, PARTS)
     logs.write_segments(directory.parent / "other-0", [DAMAGED])
     assert fsck(directory, "--json") == 0
     assert [line["directory"] for line in lines(capsys)] == [str(directory)]
     assert fsck(directory.parent) == 5
+    monkeypatch.chdir(directory)
+    capsys.readouterr()
+    assert fsck(".", "--json") == 0
+    assert [line["directory"] for line in lines(capsys)] == [str(directory)]
 
 
 def test_damage_is_explained_by_file_position_and_offset(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -335,6 +344,40 @@ def test_what_recovery_refuses_a_repair_puts_right(one: Case, keep: str, directo
     recovered = recover_partition(directory, "t", 0, clean_end=None, files=FileOps())
     assert (recovered.state, recovered.truncated_bytes) == ("ok", 0), recovered.reason
     assert fsck(directory.parent) == 0
+
+
+def test_a_signal_waits_for_a_repair(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked_to_stop(*arguments: Any) -> list[str]:
+        signal.raise_signal(signal.SIGTERM)
+        return keep_span(*arguments)
+
+    logs.write_segments(directory, [PARTS[0] + TORN])
+    monkeypatch.setattr("fastlog.tools.fsck.keep_span", asked_to_stop)
+    signals.install()
+    try:
+        assert fsck(directory, "--repair") == 0
+    finally:
+        signals.uninstall()
+    assert fsck(directory) == 0
+
+
+def test_the_newest_flushed_mark_counts(directory: Path) -> None:
+    """A power loss may leave older ones beside it; without a side file nothing else says what is missing."""
+    bases = logs.write_segments(directory, PARTS[:2])
+    for base in bases[1:]:
+        (directory / f".flushed-{base:020}").touch()
+    (problem,) = check_partition(directory, FileOps()).problems
+    assert (problem.kind, problem.file) == ("short", str(logs.segment_path(directory, bases[2])))
+    (directory / f".flushed-{bases[2] + 1000:020}").touch()
+    (problem,) = check_partition(directory, FileOps()).problems
+    assert problem.kind == "short" and f"expected at least {bases[2] + 1000}" in problem.text
+
+
+def test_without_a_side_file_the_segments_tell_the_format(directory: Path) -> None:
+    directory.mkdir()
+    (directory / f"{0:020}.log").touch()
+    report = check_partition(directory, FileOps())
+    assert (report.log_format.suffix, report.segments, report.problems) == (".log", 1, [])
 
 
 @pytest.mark.parametrize("keep", [0, 1])
