@@ -17,8 +17,9 @@ from fastlog.errors import MissingDependencyError
 from fastlog.java import find_java, use_spark_java
 from fastlog.spark.environment import check_packages
 from fastlog.zkserver.jars import find_class_path
-from tests.harness.broker import KEPT, Broker, open_brokers
+from tests.harness.broker import KEPT, Broker, open_brokers, start_command
 from tests.harness.data import access_log_lines
+from tests.harness.nursery import Nursery
 from tests.harness.raw_client import RawClient
 from tests.harness.sanitizer import SLOWER
 
@@ -166,6 +167,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             if broker.log_path.exists():
                 report.sections.append((f"log of {broker.directory}", broker.log_text()[-SHOWN_LOG_BYTES:]))
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nursery() -> Iterator[None]:
+    """Brokers are forked, from a process that this one has for it."""
+    made = Nursery()
+    Broker.begin = made.start
+    yield
+    Broker.begin = staticmethod(start_command)
+    made.close()
 
 
 @pytest.fixture

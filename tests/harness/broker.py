@@ -1,7 +1,7 @@
 """A real broker in processes of its own, for tests and measurements.
 
-It is started by the command a user would type, watched through its log, and always ended: by process id, in bounded
-time, whatever the test did to it. For one thread.
+It is started by the command a user would type (in the suite mostly by a fork: ``nursery``), watched through its log,
+and always ended: by process id, in bounded time, whatever the test did to it. For one thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import IO, Protocol, Self
 
 import psutil
 
@@ -30,6 +30,7 @@ STARTED = re.compile(r"supervisor\[\d+\] started role=(\S+) pid=(\d+)")
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 4 * PATIENCE
 """Of a start, which reads all its modules first: at the lowest priority a busy machine gives it little time for it."""
+BROKER_MODULE = "fastlog.tools.broker_command"
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl
 
@@ -53,12 +54,40 @@ def wait_until(what: str, condition: Callable[[], object], within: float = PATIE
         time.sleep(pause)
 
 
+class Started(Protocol):
+    """A broker's first process, as ``Popen`` has it."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+def start_command(arguments: Sequence[str], directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> Started:
+    """Start the command as a user does, in ``directory``; what it says goes to ``log``."""
+    return subprocess.Popen(
+        [sys.executable, "-m", BROKER_MODULE, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=environment,
+        cwd=directory,
+        preexec_fn=die_with_parent,
+    )
+
+
 class Broker:
     """Starts on entering the ``with`` block and is gone after it.
 
     ``directory`` gets the log directory ``data`` (unless ``log_dirs`` names others) and the file ``broker.log``.
     ``settings`` are 0.7 property names; ``arguments`` go to the command as they are.
     """
+
+    begin: Callable[[Sequence[str], Path, Mapping[str, str], IO[bytes]], Started] = staticmethod(start_command)
 
     def __init__(
         self,
@@ -81,7 +110,7 @@ class Broker:
         self.port = port
         self.start_timeout = start_timeout
         self.log_path = self.directory / "broker.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Started | None = None
         self._wanted_port = port
         self._log_start = 0
         self._known: dict[int, psutil.Process] = {}
@@ -102,13 +131,15 @@ class Broker:
 
     def command(self) -> list[str]:
         """The command line that starts this broker."""
-        command = [sys.executable, "-m", "fastlog.tools.broker_command", "--port", str(self._wanted_port)]
-        command += ["--processors", str(self.processors)]
+        return [sys.executable, "-m", BROKER_MODULE, *self._arguments()]
+
+    def _arguments(self) -> list[str]:
+        given = ["--port", str(self._wanted_port), "--processors", str(self.processors)]
         for path in self.log_dirs:
-            command += ["--log-dir", str(path)]
+            given += ["--log-dir", str(path)]
         for name, value in self.settings.items():
-            command += ["--set", f"{name}={value}"]
-        return command + self.arguments
+            given += ["--set", f"{name}={value}"]
+        return given + self.arguments
 
     def start(self) -> None:
         """Returns when the broker takes connections; raises BrokerDidNotStart with its log otherwise."""
@@ -116,16 +147,9 @@ class Broker:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, **self.environment}
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": path, **self.environment},
-                cwd=self.directory,
-                preexec_fn=die_with_parent,
-            )
+            self.process = self.begin(self._arguments(), self.directory, environment, log)
         self._known = {self.process.pid: psutil.Process(self.process.pid)}
         deadline = time.monotonic() + self.start_timeout
         while (found := READY.search(self.log_text())) is None:

@@ -32,6 +32,10 @@ def active_session(request: pytest.FixtureRequest) -> None:
         activate(request.getfixturevalue("spark"))
 
 
+# The one that Spark takes by itself starts a program, readlink, four times for each file of a checkpoint.
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Small, and as a user's: workers find the source as an installed one, by its name."""
@@ -47,6 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.warehouse.dir": scratch,
             "spark.sql.shuffle.partitions": "2",
             "spark.python.daemon.module": "tests.harness.spark_daemon",
+            "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
         }
         if CONNECTOR_JARS in os.environ:
             settings["spark.jars"] = os.environ[CONNECTOR_JARS]
