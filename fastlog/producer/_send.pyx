@@ -54,6 +54,7 @@ cdef class Route:
 
     cdef list anywhere
     cdef Buffer current
+    cdef bint is_unused            # so far, since it was chosen
     cdef list keyed
     cdef uint32_t mask             # of the bits of a key's hash that choose
     cdef dict by_hand              # buffers by the partitions that were named so far
@@ -113,9 +114,10 @@ cdef class Route:
         return self.current
 
     cdef Buffer buffer_for_next(self):
-        """The same for compiled code, which does not turn each time: another one where no frame of it is open."""
-        if self.current.open_messages == 0 and len(self.anywhere) > 1:  # its time was over, or it is done
+        """The same for compiled code, which does not turn each time: another one where no frame of it is open any more."""
+        if self.current.open_messages == 0 and not self.is_unused and len(self.anywhere) > 1:  # its time was over
             self.turn()
+        self.is_unused = False
         return self.current
 
     def turn(self):
@@ -124,6 +126,7 @@ cdef class Route:
         self.random ^= self.random >> 17
         self.random ^= self.random << 5
         self.current = <Buffer>self.anywhere[self.random % <uint32_t>len(self.anywhere)]
+        self.is_unused = True
 
 
 cdef class Routes:
