@@ -236,7 +236,7 @@ cdef class Reads:
     cdef void learn_place(self, const ReadJob* job) noexcept nogil:
         """Take what a thread found that ``read_ahead`` was asked for; for the protocol, when the job is done."""
         cdef Known* known
-        if job.job.step != walk_step or job.status != WALKED or job.job.cancelled:
+        if job.job.step != walk_step or job.status != WALKED:
             return
         known = self.known_place(job.slot, job.offset)
         known.slot, known.life, known.base = job.slot, job.life, job.base

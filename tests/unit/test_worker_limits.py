@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fastlog.log import _files
+from fastlog.workers.kafka07.answers import Answers
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
 from tests.harness.processor import Processor
@@ -389,8 +392,15 @@ def test_a_turn_that_takes_long_is_not_held_against_clients(tmp_path: Path) -> N
         assert raw.decode_offsets(half.recv_answer().body) == [0]
 
 
-def test_who_waits_for_the_broker_stays(tmp_path: Path) -> None:
-    """In a held fetch, for a flush, for room, behind another one's creation: for several times the limit."""
+def test_who_waits_for_the_broker_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For several times the limit: in a held fetch, for a flush, room, a thread, the end of another one's creation."""
+    go, inner = threading.Event(), Answers._metadata
+
+    def metadata(*arguments: Any) -> Any:
+        assert go.wait(PATIENCE)
+        return inner(*arguments)
+
+    monkeypatch.setattr(Answers, "_metadata", metadata)
     with (
         Workers(
             tmp_path,
@@ -402,18 +412,73 @@ def test_who_waits_for_the_broker_stays(tmp_path: Path) -> None:
         ) as workers,
         ExitStack() as stack,
     ):
-        held, flushed, room = (stack.enter_context(workers.connect()) for _ in range(3))
+        held, flushed, room, asking, creating = (stack.enter_context(workers.connect()) for _ in range(5))
         held.send_raw(own(raw.HELD_FETCH, raw.held_fetch_body("nobody", 0, 0, 9, 10_000_000, 1)))
         flushed.send_raw(own(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD, raw.FLUSHED)))
         room.send_raw(own(raw.PRODUCE_ACK, raw.produce_ack_body("u", 0, GOOD)) * 5)
         for _ in range(4):
             assert room.recv_own()[1].error == 0
+        asking.send_raw(own(raw.METADATA, raw.metadata_body(["t"])))
+        assert workers.arena.create_lock()
+        creating.send_raw(raw.produce_frame("v", 0, GOOD))
         time.sleep(4 * IDLE_MS / 1000)
         assert workers.count("idle_closed") == 0
+        workers.arena.create_unlock()
+        go.set()
+        assert asking.recv_own()[1].error == 0
+        wait_until("it is made", lambda: any(view.topic == "v" and view.log_end for view in workers.arena.views()))
         workers.start_flusher()
         assert flushed.recv_own()[1].error == room.recv_own()[1].error == 0
         flushed.produce("nobody", 0, GOOD)
         assert raw.decode_held(held.recv_own()[1]).messages == GOOD[:9]
+
+
+def test_who_waits_for_the_memory_of_an_answer_stays(tmp_path: Path) -> None:
+    """Two others take theirs slowly meanwhile, and have it for several times the limit."""
+    settings = {"heartbeat_ms": 10, "idle_ms": IDLE_MS, "request_memory_bytes": 1 << 16}
+    with Workers(tmp_path, **settings) as workers:  # type: ignore[arg-type]
+        asked = own(raw.METADATA, raw.metadata_body(["t"] * 9_999))
+
+        def wait(first: raw.RawClient, pace: Pace) -> None:
+            with workers.connect_narrow() as second, workers.connect() as last:
+                first.send_raw(asked)
+                wait_until("it is answered", lambda: workers.processors[0].loop.answer_bytes > 1 << 16)
+                second.send_raw(asked)
+                wait_until("it is the one over the budget", lambda: workers.held()["over budget"] == 1)
+                last.send_raw(asked)
+                for _ in range(12):
+                    for taking in (first, second):
+                        taking.recv_exactly(4096)
+                    pace.step()
+                assert is_silent(last)
+                for taking in (first, second):
+                    taking.close()
+                assert last.recv_own()[1].error == 0
+
+        steadily(workers, wait)
+
+
+def test_who_sends_on_has_the_memory_for_as_long_as_it_takes(tmp_path: Path) -> None:
+    """Others wait for it: who has it and sends nothing would be closed."""
+    frame = own(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, raw.entry(bytes(900_000))))
+    settings = {"heartbeat_ms": 10, "stalled_ms": IDLE_MS, "request_memory_bytes": 1 << 18}
+    with Workers(tmp_path, **settings) as workers:  # type: ignore[arg-type]
+
+        def send(client: raw.RawClient, pace: Pace) -> None:
+            waits, sent = workers.count("over_budget_waits"), 400_000
+            client.send_raw(frame[:sent])
+            wait_until("it has the memory", lambda: workers.held()["over budget"] == 1)
+            with workers.connect() as other:
+                other.send_raw(frame[:sent])
+                wait_until("another one waits", lambda: workers.count("over_budget_waits") > waits)
+                for _ in range(12):
+                    client.send_raw(frame[sent : sent + 1000])
+                    sent += 1000
+                    pace.step()
+                client.send_raw(frame[sent:])
+                assert client.recv_own()[1].error == 0
+
+        steadily(workers, send)
 
 
 @pytest.mark.slow

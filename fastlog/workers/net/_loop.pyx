@@ -16,8 +16,7 @@ from fastlog.log._shared_memory cimport N_ACCEPT_PAUSES, N_HANDOVERS, N_IDLE_CLO
 from fastlog.log._files cimport AT_HANDOVER_TAKEN, AT_PROCESSOR_PAST, failpoint
 from fastlog.log._segments cimport SegmentFiles
 from fastlog.workers.net._connection cimport (
-    LARGE_ANSWER, OWED, WAIT_BUDGET, WAIT_CREATE, WAIT_LOCK, WAIT_ROOM, WAIT_SPACE, WAIT_VISIBLE, Conn, Job, Pool, conn_trim,
-    out_pending,
+    LARGE_ANSWER, OWED, WAIT_BUDGET, WAIT_CREATE, WAIT_ROOM, WAIT_VISIBLE, Conn, Job, Pool, conn_trim, out_pending,
 )
 from fastlog.workers.net._helper cimport Helper
 from fastlog.workers.net._protocol cimport Protocol
@@ -270,8 +269,7 @@ cdef class Loop:
         while c != NULL:
             after = c.next
             quiet = self.connections.now - c.active_ns
-            if c.busy or (<Protocol>c.protocol).unfinished(c) \
-                    or c.waits & (WAIT_VISIBLE | WAIT_SPACE | WAIT_LOCK | WAIT_CREATE | WAIT_ROOM):
+            if c.busy or (<Protocol>c.protocol).unfinished(c) or c.waits & (WAIT_VISIBLE | WAIT_CREATE | WAIT_ROOM):
                 pass  # it waits for us
             elif quiet > self.idle_ns or (c.frame_since_ns and self.connections.now - c.frame_since_ns > self.idle_ns) \
                     or (quiet > self.stalled_ns and self.keeps_others_waiting(c)):
