@@ -280,6 +280,58 @@ def move_to_another_slot(workers: Workers, view: SlotView) -> None:
     workers.arena.create_unlock()
 
 
+def test_a_partition_that_moves_between_the_look_and_the_wait(tmp_path: Path) -> None:
+    """It comes back into service in another slot, and nothing moves in the one that was looked at any more."""
+    with started(tmp_path, processors=2) as workers, Client(workers) as reader, Client(workers, 1) as writer:
+        writer.make(BUSY)
+        former = workers.arena.view(slot_of(workers, BUSY, 0))
+        _files.arm("wait.hold@1=slow:300", "test")
+        parts = today.fetched((BUSY, 0, 0), max_wait=LONG_MS)
+        reader.raw.socket.sendall(today.request(today.FETCH, 12, parts))
+        wait_until("it looks", lambda: workers.count("held_fetches") == 1)
+        move_to_another_slot(workers, former)
+        writer.produce(BUSY, 0)
+        assert reader.fetched() == {(BUSY, 0): (0, len(ONE))}
+
+
+def test_where_an_offset_was_found_is_forgotten_with_the_partition(workers: Workers) -> None:
+    """A thread walked there. The next topic in its slot has other batches, and the same offsets."""
+    with Client(workers) as client:
+        topic = IDLE
+        slot = slot_of(workers, topic, 0)
+        for payload in (b"x" * 20, b"y" * 90):
+            batch = record_batches.build([Record(None, payload, 1000)])
+            assert slot_of(workers, topic, 0) == slot
+            for _ in range(3):
+                fields = today.produced((topic, 0, batch), acks=-1)
+                client.raw.socket.sendall(today.request(today.PRODUCE, 9, fields))
+                assert client.produced() == 0
+            steps = workers.processors[0].loop.job_steps
+            _files.arm("pread@1=EAGAIN", "test")
+            client.raw.socket.sendall(today.request(today.FETCH, 12, today.fetched((topic, 0, 1))))
+            assert client.fetched() == {(topic, 0): (0, 2 * len(batch))}
+            assert workers.processors[0].loop.job_steps == steps + 1
+            if topic == IDLE:
+                leave(workers, slot)
+                topic = "next"
+                client.make(topic)
+
+
+def leave(workers: Workers, slot: int) -> None:
+    """What a keeper does with a partition whose topic is deleted."""
+    view = workers.arena.view(slot)
+    assert workers.arena.create_lock()
+    assert end_life(SharedLog.over(workers.arena).appender, slot)
+    workers.arena.create_unlock()
+    workers.arena.wake_all()
+    wait_until("all are past it", lambda: workers.arena.is_past(slot))
+    folder = workers.directory / partition_directory_name(view.topic, view.partition)
+    folder.rename(workers.directory / "gone")
+    assert workers.arena.create_lock()
+    workers.arena.free(slot)
+    workers.arena.create_unlock()
+
+
 def test_a_partition_that_begins_later_wakes_who_waits(workers: Workers) -> None:
     """The start of its log is a part of the answer. There is nothing to send, so that it waits on."""
     with Client(workers) as reader, Client(workers) as writer:

@@ -332,19 +332,31 @@ def test_a_held_fetch_ends_when_its_time_is_over(two: Workers, topic: str, wait_
     two.wait_still()
 
 
-def test_the_first_of_several_waits_ends_first(two: Workers) -> None:
+@pytest.mark.parametrize("waits", [(LONG_MS, 200, 100, 150, LONG_MS), (400, 450, LONG_MS)])
+def test_the_first_of_several_waits_ends_first(two: Workers, waits: tuple[int, ...]) -> None:
     """Whatever the order in which they came."""
     with ExitStack() as stack:
-        waits = [LONG_MS, 200, 100, 150, LONG_MS]
         clients = [stack.enter_context(two.connect(0)) for _ in waits]
         assert clients[0].produce_ack("t", 0, GOOD, raw.FLUSHED).error == 0
         for client, wait_ms in zip(clients, waits, strict=True):
             client.send_raw(held("t", 14, wait_ms))
-        for number in (2, 3, 1):
-            assert raw.decode_held(clients[number].recv_own()[1]) == (0, 14, 0, b"")
+            client.wait_received()
+        for number in sorted(range(len(waits)), key=waits.__getitem__):
+            if waits[number] != LONG_MS:
+                assert raw.decode_held(clients[number].recv_own()[1]) == (0, 14, 0, b"")
         two.wait_still()
-        assert is_silent(clients[0])
-        assert is_silent(clients[4])
+        assert all(is_silent(client) for client, wait_ms in zip(clients, waits, strict=True) if wait_ms == LONG_MS)
+
+
+def test_the_next_wait_of_a_connection_has_its_own_time(two: Workers) -> None:
+    """It began when the one before it was answered, which might have waited for much longer."""
+    with two.connect(0) as client, two.connect(1) as writer:
+        assert writer.produce_ack("t", 0, GOOD, raw.FLUSHED).error == 0
+        client.send_raw(held("t", 14) + held("t", 28, 80))
+        wait_taken(two, client)
+        writer.produce("t", 0, GOOD)
+        assert raw.decode_held(client.recv_own()[1]) == (0, 28, 0, GOOD)
+        assert raw.decode_held(client.recv_own()[1]) == (0, 28, 0, b"")
 
 
 def test_how_busy_a_processor_is_is_the_time_that_it_does_not_wait(tmp_path: Path) -> None:
