@@ -19,14 +19,18 @@ from fastlog.errors import (
     OffsetOutOfRangeError,
     WrongPartitionError,
 )
+from fastlog.log._append import Appender, append_bytes
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log._segments import SegmentFiles
+from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.formats.record_batches import RECORD_BATCHES
-from fastlog.log.manager import LogManager
+from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.wire import requests, responses
 from fastlog.workers.authorization import ANONYMOUS, Client
 from fastlog.workers.kafka07 import answers as answers_module
 from fastlog.workers.kafka07.answers import Answers
+from tests.harness import raw_format
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
 from tests.unit.test_arena import spec
@@ -225,3 +229,123 @@ def test_cut_points_beyond_what_there_is(tmp_path: Path) -> None:
         frame = answers.answer(requests.encode_cut_points(7, "t", 0, start, end, 1, 1)[4:], CLIENT)
         assert isinstance(frame, bytes)
         assert responses.decode_cut_points(frame[4:]).error == error
+
+
+def asked(answers: Answers, frame: bytes) -> bytes:
+    """The body of the answer to a frame."""
+    answer = answers.answer(frame[4:], CLIENT)
+    assert isinstance(answer, bytes)
+    return answer[4:]
+
+
+def test_what_is_there_needs_nothing_made(tmp_path: Path) -> None:
+    """Asking for the partitions that a topic has is no request to make one, nor one for too many."""
+    manager = manager_of(tmp_path)
+    for partition in range(3):
+        manager.create_partition("t", partition, count=3)
+    answers = Answers(BrokerConfig(create_topic_requests=False), manager._arena, manager, [("h", 1)])
+    created = responses.decode_create_topic(asked(answers, requests.encode_create_topic(7, "t", 2)))
+    assert created == responses.CreateTopicAnswer(7, 0, 3)
+    more = responses.decode_create_topic(asked(answers, requests.encode_create_topic(7, "t", 4)))
+    assert more.error == NotAuthorizedError.code
+
+
+def test_how_many_partitions_one_request_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are there do not count; what has no room leaves nothing behind; and who creates at the time is waited
+    for."""
+    manager = manager_of(tmp_path, max_partitions="20")
+    answers = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)])
+
+    def create(count: int) -> bytes | bool | None:
+        return answers.answer(requests.encode_create_topic(7, "t", count)[4:], CLIENT)
+
+    assert create(21) == responses.encode_own_error(7, 103) and manager.topics() == []
+    assert create(2) == responses.encode_create_topic(responses.CreateTopicAnswer(7, 0, 2))
+    monkeypatch.setattr(requests, "MAX_MADE_PARTITIONS", 2)
+    assert create(5) == responses.encode_own_error(7, MalformedRequestError.code)
+    assert create(4) == responses.encode_create_topic(responses.CreateTopicAnswer(7, 0, 4))
+    with monkeypatch.context() as patch:
+        patch.setattr(manager, "create_partition", busy)
+        assert create(5) is False
+
+
+def busy(*_: object, **__: object) -> int:
+    raise CreationBusyError("another process makes one")
+
+
+def test_names_that_are_none(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    answers = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)])
+    deleted = responses.decode_delete_topic(asked(answers, requests.encode_delete_topic(7, "a/b")))
+    assert deleted.error == InvalidTopicError.code
+    names = requests.encode_metadata(7, ["t"] * 10_001)
+    assert responses.decode_metadata(asked(answers, names)).error == MalformedRequestError.code
+    assert len(responses.decode_metadata(asked(answers, requests.encode_metadata(7, ["t"] * 10_000))).topics) == 10_000
+    raw = requests.encode_offsets("tt", 0, requests.TIME_LATEST, 1)[6:].replace(b"tt", b"t\xff")
+    assert answers.offsets(raw) == responses.encode_offsets(-1)
+    assert answers.offsets(raw[:-1]) is None
+
+
+def appended(manager: LogManager, topic: str, *sizes: int) -> None:
+    """Messages of these sizes, the last of which is not flushed."""
+    view = manager.slot(topic, 0)
+    assert view is not None
+    appender = Appender(manager._arena, SegmentFiles(manager._arena, 8), FIRST_PROCESSOR)
+    for size in sizes:
+        assert flush_now(make_partition_flusher(manager._arena, 8, 0, 0), view.index) == 0
+        assert append_bytes(appender, view.index, raw_format.entry(bytes(size)), 1)[0] == 0
+
+
+def test_split_points_of_what_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the visible end, as many as may be, and of a partition that takes no messages any more, too."""
+    manager = manager_of(tmp_path, num_partitions="2")
+    manager.create_partition("t", 0)
+    appended(manager, "t", 90, 190, 290)
+    answers = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)])
+
+    def points(end: int, partition: int = 0, limit: int = 100) -> responses.CutPointsAnswer:
+        return responses.decode_cut_points(
+            asked(answers, requests.encode_cut_points(7, "t", partition, 0, end, 1, limit))
+        )
+
+    assert points(300) == responses.CutPointsAnswer(7, 0, (0, 100, 300))
+    assert points(301).error == OffsetOutOfRangeError.code
+    assert points(0, 1) == responses.CutPointsAnswer(7, 0)
+    assert points(0, 2).error == WrongPartitionError.code
+    monkeypatch.setattr(answers_module, "MAX_CUT_POINTS", 2)
+    assert points(300).offsets == (0, 100)
+    for topic, state, error in (("r", STATE_READ_ONLY, 0), ("o", STATE_OFFLINE, 101)):
+        manager._arena.add(spec(topic=topic, state=state))
+        found = responses.decode_cut_points(asked(answers, requests.encode_cut_points(7, topic, 0, 0, 0, 1, 1)))
+        assert found.error == error
+
+
+def test_split_points_of_what_retention_has_just_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the partition and that at its segments."""
+    manager = manager_of(tmp_path)
+    arena = manager._arena
+    index = arena.add(spec(segments=[(0, 1, 1), (100, 1, 1)], log_end=200))
+    before = arena.view(index)
+    arena.publish_retention(index, 1, 100)
+    monkeypatch.setattr(manager, "slot", lambda *_: before)
+    answers = Answers(BrokerConfig(), arena, manager, [("h", 1)])
+    found = responses.decode_cut_points(asked(answers, requests.encode_cut_points(7, "t", 0, 0, 100, 1, 9)))
+    assert found.error == OffsetOutOfRangeError.code
+
+
+def test_where_the_files_of_a_partition_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the log directory that has it, for whoever stands elsewhere; segments up to the visible end."""
+    monkeypatch.chdir(tmp_path)
+    Path("c").mkdir()
+    Path("b").symlink_to("c")
+    manager = manager_of(Path("a"), Path("b"), log_file_size="50")
+    manager.create_partition("other", 0)
+    manager.create_partition("t", 0)
+    appended(manager, "t", 90, 190, 290)
+    answers = Answers(BrokerConfig(), manager._arena, manager, [("h", 1)])
+    found = responses.decode_local_read(asked(answers, requests.encode_local_read(7, "t", 0)))
+    assert found.directory == str(tmp_path.resolve() / "c" / "t-0")
+    assert (found.high_watermark, found.base_offsets) == (300, (0, 100, 300))
+    appended(manager, "t", 390, 490)
+    found = responses.decode_local_read(asked(answers, requests.encode_local_read(7, "t", 0)))
+    assert (found.high_watermark, found.base_offsets) == (1000, (0, 100, 300, 600, 1000))

@@ -15,12 +15,14 @@ from fastlog.config import BrokerConfig
 from fastlog.log import _files, deletion
 from fastlog.log._append import Appender, append_bytes, end_life
 from fastlog.log._arena import STATE_OFFLINE, Arena
+from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import FIRST_PROCESSOR, KEEPER
 from fastlog.log.deletion import (
     find_put_away,
     find_wishes,
     is_deletions_own,
+    is_wished,
     leave_wish,
     put_away,
     put_away_wanted,
@@ -32,8 +34,11 @@ from fastlog.log.files import FileOps
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.slots import SlotSpec
 from fastlog.segment_files import FLUSH_MARKS_NAME, split_directory_name
+from fastlog.wire import requests, responses
 from fastlog.workers import deletions
+from fastlog.workers.authorization import ANONYMOUS, Client
 from fastlog.workers.deletions import Deletions
+from fastlog.workers.kafka07.answers import Answers
 from fastlog.workers.log_starts import LogStarts
 from tests.harness import logs, raw_format
 from tests.harness.power import Disk, Step, WrittenDown, after_power_loss
@@ -154,6 +159,77 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wish_comes_true(site: Site) -> None:
     site.wish()
     site.run()
+    site.expect_gone()
+
+
+def test_who_asks_is_answered_once_it_is_gone(site: Site) -> None:
+    """Each of two, whoever of them asked first; and asks anew for what is made anew."""
+    answers = Answers(site.config, site.arena, site.manager(), [("h", 1)])
+
+    def ask(connection: int) -> bytes | bool | None:
+        client = Client(ANONYMOUS, "127.0.0.1", connection=connection)
+        return answers.answer(requests.encode_delete_topic(7, "t")[4:], client)
+
+    gone = responses.encode_delete_topic(responses.DeleteTopicAnswer(7, 0, COUNT))
+    site.look()
+    assert [ask(1), ask(2)] == [False, False]
+    assert [is_wished("t", [place]) for place in site.roots] == [True, True]
+    keeper, waited = site.keeper(), 0
+    while keeper.turn() is not None:
+        if is_wished("t", site.roots) or site.arena.leaving():
+            assert ask(1) is False
+            waited += 1
+        site.look()
+    assert waited
+    site.wish()  # of a third one, which is for what comes after
+    assert ask(1) is False
+    while keeper.turn() is not None:
+        site.look()
+    assert [ask(1), ask(2)] == [gone, gone]
+    site.expect_gone()
+    assert ask(1) is False
+
+
+def test_split_points_of_a_topic_that_was_made_anew(site: Site) -> None:
+    """Where messages began in its former life says nothing of the next one, though it has the same slot."""
+    manager = site.manager()
+    answers = Answers(site.config, site.arena, manager, [("h", 1)])
+
+    def points(message: bytes, start: int) -> list[int]:
+        view = manager.slot("new", 0)
+        assert view is not None
+        for _ in range(4):
+            assert append_bytes(site.appender, view.index, message, 1)[0] == 0
+        assert flush_now(make_partition_flusher(site.arena, 4, view.directory, 0), view.index) == 0
+        frame = requests.encode_cut_points(7, "new", 0, start, 4 * len(message), 1, 9)
+        answer = answers.answer(frame[4:], Client(ANONYMOUS, "127.0.0.1"))
+        assert isinstance(answer, bytes)
+        return list(responses.decode_cut_points(answer[4:]).offsets)
+
+    slot = manager.create_partition("new", 0)
+    assert points(raw_format.entry(bytes(99_990)), 150_000) == [200_000, 300_000, 400_000]
+    site.wish("new")
+    site.run()
+    assert manager.create_partition("new", 0) == slot
+    assert points(raw_format.entry(bytes(69_990)), 205_000) == [210_000, 280_000]
+
+
+def test_a_wish_that_is_left_in_part_comes_true_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked hears of the failure, and does not meet the half of it later."""
+
+    def leave_one(topic: str, directories: list[Path], files: FileOps) -> None:
+        leave_wish(topic, directories[:1], files)
+        raise OSError(errno.EIO, "not the other one")
+
+    monkeypatch.setattr("fastlog.workers.kafka07.answers.leave_wish", leave_one)
+    keeper = site.keeper()
+    while keeper.turn() is not None:
+        site.look()
+    answers = Answers(site.config, site.arena, site.manager(), [("h", 1)])
+    answer = answers.answer(requests.encode_delete_topic(7, "t")[4:], Client(ANONYMOUS, "127.0.0.1"))
+    assert answer == responses.encode_own_error(7, 103)
+    while keeper.turn() is not None:
+        site.look()
     site.expect_gone()
 
 
