@@ -30,7 +30,7 @@ from fastlog.log.side_file import read_side_file
 from fastlog.registry import Registry
 from fastlog.workers import keeper as keeper_module
 from fastlog.workers._flusher import make_flusher_loop
-from fastlog.workers.child import Shared
+from fastlog.workers.child import MAY_NOT_RUN, Shared
 from fastlog.workers.keeper import Keeper
 from tests.harness import logs
 from tests.harness.descriptors import open_descriptors
@@ -352,11 +352,16 @@ def test_a_directory_that_cannot_be_synced_keeps_the_rest(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("point", ["retention.published@1", "retention.unlink@1", "retention.unlink@2"])
-def test_a_successor_finishes_what_a_dead_keeper_began(point: str, tmp_path: Path) -> None:
-    house = House(tmp_path, log_retention_size="100")
+def test_a_successor_finishes_what_a_dead_keeper_began(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and file by file at its looks; the next clean-up is far away."""
+    house = House(tmp_path, log_retention_size="100", log_cleanup_interval_mins="10")
     house.fill(45)
     assert in_child(lambda: house.clean(house.keeper()), f"{point}=kill") == -9
     assert house.arena.view(0).log_start == 420
+    monkeypatch.setattr(keeper_module, "DELETE_SECONDS", 0.0)
+    monkeypatch.setattr(keeper_module, "LOOK_SECONDS", 0.01)
     generation = house.arena.retention_generation
     parent = os.getpid()
 
@@ -620,19 +625,32 @@ def test_a_partition_whose_directory_cannot_be_read_keeps_no_keeper_from_its_wor
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_keeper_ends_once_its_registration_has_ended(tmp_path: Path) -> None:
-    """Or whoever looks for a broker would find one that is no more; the time for it began with the stop."""
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_keeper_ends_once_its_registration_has_ended(is_refused: bool, tmp_path: Path) -> None:
+    """Or whoever looks for a broker would find one that is no more; the time for it began with the stop. What is
+    flushed then is written down, also where the broker may not run."""
     house = House(tmp_path)
-    house.arena.set_stopping(STAGE_KEEPER)
     parent = os.getpid()
 
     def run() -> int:
         keeper = Keeper(Shared(house.config, house.arena, (), (), (), 64, supervisor_pid=parent))
         waited: list[float] = []
-        registry = SimpleNamespace(start=lambda: None, stop=lambda: waited.append(-1.0), wait_stopped=waited.append)
+        registry = SimpleNamespace(
+            start=lambda: house.fill(5),
+            look=lambda: None,
+            may_not_run=is_refused,
+            stop=lambda: waited.append(-1.0),
+            wait_stopped=waited.append,
+        )
         keeper._registry = cast(Registry, registry)
+        keeper._look(final=False)
+        if not is_refused:
+            house.arena.set_stopping(STAGE_KEEPER)
         code = keeper.run()
+        if is_refused:
+            return 7 if (code, waited) == (MAY_NOT_RUN, []) else 1
         stopped, seconds = waited
         return 7 if code == 0 and stopped == -1.0 and 0 < seconds <= keeper_module.DEREGISTER_SECONDS else 1
 
     assert wait(start(run)) == 7
+    assert side_of(house) == (70, {0})
