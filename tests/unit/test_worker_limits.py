@@ -212,6 +212,17 @@ def test_the_connections_of_a_broker_whose_processors_accept(tmp_path: Path, lim
             client.close()
 
 
+def test_the_descriptors_of_requests_for_many_partitions(tmp_path: Path) -> None:
+    """Half of a processor's, counted once each: of more partitions, some come with the next request."""
+    with Workers(tmp_path, partitions=12) as workers, workers.connect() as client:
+        for partition in range(12):
+            assert client.produce_ack("t", partition, GOOD, raw.FLUSHED).error == 0
+        for _ in range(12):
+            assert client.multifetch([("t", 0, 0, 100)] * 3) == [(0, GOOD)] * 3
+        found = client.multifetch([("t", partition, 0, 100) for partition in range(12)])
+        assert found == [(0, GOOD)] * 8 + [(0, b"")] * 4
+
+
 def test_the_connections_of_one_processor(tmp_path: Path) -> None:
     with Workers(tmp_path, connection_limit=2) as workers, ExitStack() as stack:
         clients = [stack.enter_context(workers.connect()) for _ in range(4)]
@@ -361,13 +372,17 @@ def test_who_pipelines_for_longer_than_the_limit_stays(impatient: Workers, size:
 
 
 def test_who_takes_a_long_answer_slowly_stays(impatient: Workers) -> None:
+    """And may have sent the beginning of a request behind it, which is not read on before."""
+
     def take(client: raw.RawClient, pace: Pace) -> None:
-        size = 6 + 8 * 900_010
-        client.send_raw(raw.fetch_frame("t", 0, 0, 8 * MEGABYTE))
+        size, next_one = 6 + 8 * 900_010, raw.offsets_frame("t", 0, raw.EARLIEST, 1)
+        client.send_raw(raw.fetch_frame("t", 0, 0, 8 * MEGABYTE) + next_one[:7])
         for _ in range(12):
             size -= len(client.recv_exactly(size // 20))
             pace.step()
         assert len(client.recv_exactly(size)) == size
+        client.send_raw(next_one[7:])
+        assert raw.decode_offsets(client.recv_answer().body) == [0]
 
     steadily(impatient, take)
 
@@ -431,6 +446,24 @@ def test_who_waits_for_the_broker_stays(tmp_path: Path, monkeypatch: pytest.Monk
         assert flushed.recv_own()[1].error == room.recv_own()[1].error == 0
         flushed.produce("nobody", 0, GOOD)
         assert raw.decode_held(held.recv_own()[1]).messages == GOOD[:9]
+
+
+def test_the_time_for_a_request_begins_when_the_one_before_it_is_done(tmp_path: Path) -> None:
+    """Half of it came with the one before it, which waited for room for longer than the limit."""
+    limit_ms = 1500 * SLOWER
+    settings = {"heartbeat_ms": 10, "idle_ms": limit_ms, "flush_interval_messages": 4}
+    with Workers(tmp_path, flusher=False, **settings) as workers, workers.connect() as client:
+        request = own(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD))
+        client.send_raw(request * 5 + request[:9])
+        for _ in range(4):
+            assert client.recv_own()[1].error == 0
+        time.sleep(1.1 * limit_ms / 1000)
+        workers.start_flusher()
+        assert client.recv_own()[1].error == 0
+        turns = workers.processors[0].loop.turns
+        wait_until("the loop has looked for idle ones", lambda: workers.processors[0].loop.turns > turns + 3)
+        client.send_raw(request[9:])
+        assert client.recv_own()[1].error == 0
 
 
 def test_who_waits_for_the_memory_of_an_answer_stays(tmp_path: Path) -> None:
@@ -506,13 +539,16 @@ def test_a_client_of_0_7_waits_five_seconds_for_a_flush_that_it_is_owed(tmp_path
                 assert client.fetch("t", 0, 14).body == GOOD * 2
 
 
-def test_the_last_call_of_a_stop_ends_when_it_is_due(tmp_path: Path) -> None:
-    """Who still waits for a flush that does not come is closed then."""
+@pytest.mark.parametrize("stalled_seconds", [0, 1])
+def test_the_last_call_of_a_stop_ends_when_it_is_due(tmp_path: Path, stalled_seconds: int) -> None:
+    """Who still waits for a flush that does not come is closed then. While a disk stalls, that time has not begun."""
     with Workers(tmp_path, flusher=False) as workers, workers.connect() as client:
         client.send_raw(own(raw.PRODUCE_ACK, raw.produce_ack_body("t", 0, GOOD, raw.FLUSHED)))
         wait_until("it is appended", lambda: workers.count("appends") == 1)
         begun = time.monotonic()
+        if stalled_seconds:
+            workers.arena.set_stalled(time.monotonic_ns() + stalled_seconds * 10**9)
         with sooner_than(15):
             workers.processors[0].close()
-        assert time.monotonic() - begun >= 2.5
+        assert time.monotonic() - begun >= 2.5 + stalled_seconds
         assert workers.processors[0].results == [0]

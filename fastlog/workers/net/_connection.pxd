@@ -112,7 +112,7 @@ cdef struct Conn:
     uint32_t interest            # what epoll watches for
     uint64_t name                # what epoll calls it: a number that is never used again, and the descriptor
     uint64_t active_ns           # the last byte in or out
-    uint64_t frame_since_ns      # when the request that is still incomplete began; 0: none
+    uint64_t frame_since_ns      # when the request that is still incomplete began, or was not read any more for a while; 0: none
     # received bytes that are not handled yet: buffer[start:end]
     uint8_t* buffer
     size_t room

@@ -269,6 +269,8 @@ cdef class Loop:
         while c != NULL:
             after = c.next
             quiet = self.connections.now - c.active_ns
+            if c.frame_since_ns and not c.interest & <uint32_t>EPOLLIN:
+                c.frame_since_ns = self.connections.now  # the rest of it may have been sent, and is not read meanwhile
             if c.busy or (<Protocol>c.protocol).unfinished(c) or c.waits & (WAIT_VISIBLE | WAIT_CREATE | WAIT_ROOM):
                 pass  # it waits for us
             elif quiet > self.idle_ns or (c.frame_since_ns and self.connections.now - c.frame_since_ns > self.idle_ns) \
