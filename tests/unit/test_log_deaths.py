@@ -19,9 +19,21 @@ from fastlog.log._flush import flush_now, make_partition_flusher, release_now, r
 from fastlog.log._segments import SegmentFiles, locate_offset
 from fastlog.log._shared_memory import FIRST_PROCESSOR, FLUSHER
 from fastlog.log.manager import CreationBusyError, LogManager
+from fastlog.log.slots import SlotSpec
 from fastlog.workers.child import Shared
 from fastlog.workers.keeper import Keeper
-from tests.harness.shared_log import BUSY, DONE, HOUR_MS, SharedLog, in_child, message, start_flusher, stop, wait_until
+from tests.harness.shared_log import (
+    BUSY,
+    DONE,
+    HOUR_MS,
+    LIMITS,
+    SharedLog,
+    in_child,
+    message,
+    start_flusher,
+    stop,
+    wait_until,
+)
 from tests.harness.stopped import stopped_at
 
 ENTRY = message(12)
@@ -195,6 +207,21 @@ def test_the_name_of_a_new_segment_is_made_durable_without_any_append(watched: S
     assert roll_now(watched.appender, 0)
     wait_until(lambda: watched.view().dir_synced_tail == 2, what="a sync of the directory that nobody asked for")
     assert (watched.folder() / f".flushed-{12:020}").exists()
+
+
+def test_the_name_of_a_new_partition_is_made_durable_without_any_append(watched: SharedLog) -> None:
+    """The flusher is told of it, and looks when it is woken next, whatever for."""
+    watched.folder(2).mkdir()
+    watched.path(0, 2).touch()
+    spec = SlotSpec(
+        topic="t", partition=2, directory=0, format=0, created_ms=1, segments=[(0, 1, 0)], log_end=0, durable=False,
+        **LIMITS,
+    )  # fmt: skip
+    assert watched.arena.create_lock()
+    assert watched.arena.add(spec, True) == 2
+    watched.arena.create_unlock()
+    watched.arena.wake(FLUSHER)
+    wait_until(lambda: watched.view(2).dir_synced_tail == 1, what="a sync of the directory")
 
 
 def test_what_is_appended_is_flushed_without_anybody_who_asks(watched: SharedLog) -> None:

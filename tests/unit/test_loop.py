@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fastlog.log import _files
 from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
 from tests.harness.processor import Processor, answered
@@ -89,6 +90,21 @@ def test_a_closed_connection_is_out_of_epoll_though_another_process_has_its_sock
         with processor.connect() as other:
             assert answered(other, QUESTION)
             assert len(epoll.names()) == 1
+
+
+def test_a_cell_that_begins_anew_says_nothing_of_the_one_before(processor: Processor) -> None:
+    """It had two connections and waited for a disk when it died; whoever deals out new ones goes by the cell."""
+    with processor.connect() as first, processor.connect() as second:
+        assert answered(second, QUESTION)
+        _files.arm("pwrite@1=slow:400", "test")
+        first.sendall(raw.produce_frame("t", 0, raw.entry(b"x")))
+        arena, number = processor.arena, processor.number
+        wait_until("it writes", lambda: arena.disk_since(number))
+        assert processor.open_connections == 2
+        arena.clear_cell(number, 77, 99)
+        assert arena.cell(number)[:4] == (77, 99, 0, 0)
+        assert arena.disk_since(number) == 0
+        _files.arm("", "test")
 
 
 def test_an_event_of_a_connection_that_is_gone_reaches_nobody(processor: Processor) -> None:

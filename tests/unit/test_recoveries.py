@@ -25,7 +25,7 @@ from fastlog.segment_files import FLUSH_MARKS_NAME, KAFKA_0_7, SIDE_FILE_NAME
 from fastlog.workers import recoveries
 from fastlog.workers.recoveries import MOST_SECONDS, TURN_SECONDS, Recoveries
 from tests.harness.faulty_files import FaultyFileOps
-from tests.harness.shared_log import DONE, OFFLINE, SharedLog, message
+from tests.harness.shared_log import DONE, FULL, OFFLINE, SharedLog, message
 from tests.harness.stored_batches import batch
 from tests.harness.timing import PATIENCE, patch_time
 
@@ -99,11 +99,14 @@ def case(tmp_path: Path) -> Iterator[Case]:
 
 def test_its_settings_are_those_that_it_had(tmp_path: Path) -> None:
     """Not those of the configuration, where the topic was made with its own."""
-    case = Case(tmp_path, retention_bytes=12345, max_message_bytes=77, append_time=True, flush_interval_messages=9)
+    own = {"retention_bytes": 12345, "retention_ms": 54321, "max_message_bytes": 77, "append_time": True}
+    case = Case(tmp_path, **own, flush_interval_messages=9)
     case.recoveries.consider(case.view)
     case.turn_until(0)
     view = case.view
-    assert (view.retention_bytes, view.max_message_bytes, view.append_time) == (12345, 77, True)
+    assert {name: getattr(view, name) for name in own} == own
+    statuses = [case.log.append(ENTRY, slot=view.index) for _ in range(10)]
+    assert statuses == [DONE] * 9 + [FULL]
 
 
 def test_all_that_was_appended_is_there_and_durable(case: Case) -> None:

@@ -280,6 +280,22 @@ def move_to_another_slot(workers: Workers, view: SlotView) -> None:
     workers.arena.create_unlock()
 
 
+def test_requests_begin_with_another_part_each_time_and_keep_no_descriptor(workers: Workers) -> None:
+    """Where one batch is all that may be in an answer; however many came before, more is sent where it may be."""
+    with Client(workers) as client:
+        for partition in (0, 1, 0):
+            client.produce(BUSY, partition)
+        parts = (BUSY, 0, 0), (BUSY, 1, 0)
+        found = []
+        for number in range(20):
+            fields = today.fetched(*parts, max_bytes=1 if number % 2 else len(ONE))
+            client.raw.socket.sendall(today.request(today.FETCH, 12, fields))
+            found.append(client.fetched())
+        assert found == [{(BUSY, 0): (0, len(ONE))}, {(BUSY, 1): (0, len(ONE))}] * 10
+        client.raw.socket.sendall(today.request(today.FETCH, 12, today.fetched(*parts)))
+        assert client.fetched() == {(BUSY, 0): (0, 2 * len(ONE)), (BUSY, 1): (0, len(ONE))}
+
+
 def test_a_partition_that_moves_between_the_look_and_the_wait(tmp_path: Path) -> None:
     """It comes back into service in another slot, and nothing moves in the one that was looked at any more."""
     with started(tmp_path, processors=2) as workers, Client(workers) as reader, Client(workers, 1) as writer:
@@ -311,6 +327,7 @@ def test_where_an_offset_was_found_is_forgotten_with_the_partition(workers: Work
             client.raw.socket.sendall(today.request(today.FETCH, 12, today.fetched((topic, 0, 1))))
             assert client.fetched() == {(topic, 0): (0, 2 * len(batch))}
             assert workers.processors[0].loop.job_steps == steps + 1
+            assert workers.processors[0].loop.held["pins"] == 0
             if topic == IDLE:
                 leave(workers, slot)
                 topic = "next"
