@@ -36,6 +36,7 @@ from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.raw_records import Record
 from tests.harness.shared_log import DONE, in_child
 from tests.harness.stored_batches import batch
+from tests.unit.test_manager import manager_of
 from tests.unit.test_record_batch_log import TOPIC_ID, BatchLog
 
 PLACE = ("t", 0)
@@ -363,6 +364,31 @@ def test_a_start_forgets_what_is_not_there(tmp_path: Path) -> None:
     log.restart()
     assert log.view.log_start == 6 and kept(log) == {PLACE: 6}
     assert log.report.warnings == ()
+
+
+def test_a_start_is_forgotten_where_its_partition_does_not_lie(tmp_path: Path) -> None:
+    """It was moved to another log directory; a topic of its name may get a partition here later."""
+    places = tmp_path / "a", tmp_path / "b"
+    manager = manager_of(*places)
+    manager.create_partition("t", 0, format_name=RECORD_BATCHES, topic_id=TOPIC_ID)
+    here, other = places if (places[0] / "t-0").exists() else reversed(places)
+    for place in places:
+        write_log_starts(place, {("t", 0): 5}, FileOps())
+    manager_of(*places)
+    assert (read_log_starts(here, FileOps()), read_log_starts(other, FileOps())) == ({("t", 0): 5}, {})
+
+
+def test_starts_that_cannot_be_forgotten_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    log = filled(tmp_path)
+    write_log_starts(tmp_path, {("gone", 0): 5}, FileOps())
+    monkeypatch.setattr("fastlog.log.manager.write_log_starts", refuse)
+    log.restart()
+    assert log.report.warnings == (
+        f"log starts of partitions that are not there are kept path={tmp_path}: No space left on device",
+    )
 
 
 def test_topics_of_kafka_07_begin_where_their_files_do(tmp_path: Path) -> None:

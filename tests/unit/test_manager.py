@@ -138,6 +138,7 @@ def test_a_partition_that_is_missing_is_offline_whichever_it_is(tmp_path: Path, 
     again = manager_of(tmp_path, known=[topic])
     states = {view.partition: bool(view.state & STATE_OFFLINE) for view in again.partitions("t")}
     assert states == {partition: partition == missing for partition in range(3)}
+    assert {view.topic_id for view in again.partitions("t")} == {topic.topic_id}, "it can be deleted, and be asked for"
 
 
 @pytest.mark.parametrize(("phase", "settled"), [(CREATING, False), (CREATED, True)])
