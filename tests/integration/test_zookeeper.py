@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +19,7 @@ from fastlog.errors import ConfigError, CoordinationError, MissingDependencyErro
 from fastlog.java import find_java
 from fastlog.testing import RunningZooKeeper
 from fastlog.zkserver import jars
+from fastlog.zkserver.server import ServerStartError
 from tests.harness.broker import wait_until
 from tests.harness.descriptors import count_descriptors
 from tests.harness.session_cases import CASES, Case
@@ -107,14 +112,45 @@ def test_a_connection_that_breaks_at_once_leaves_a_session(
             assert found.owner == session.id
 
 
-def test_an_ensemble_loses_one() -> None:
+def test_an_ensemble_loses_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions can be ended meanwhile; and what it was goes with it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = count_descriptors()
     with testing.zookeeper(3) as running, ZooKeeperSession(running.connect, session_timeout=15.0) as session:
         session.put("/x", b"1")
+        proxy = running.proxy()
         leader = next(number for number, server in enumerate(running.servers) if "leader" in server.ask(b"srvr"))
         running.kill(leader)
         session.put("/x", b"2")
+        running.expire(1)  # of nobody, which the first that answers says
         running.start(leader)
         assert session.get("/x").data == b"2"  # type: ignore[union-attr]
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((proxy.host, proxy.port))
+    assert count_descriptors() == before
+
+
+def test_one_that_does_not_come_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = count_descriptors()
+    with pytest.raises(ServerStartError):
+        RunningZooKeeper(start_timeout=0.0).open()
+    assert (list(tmp_path.iterdir()), count_descriptors()) == ([], before)
+
+
+def test_a_forked_child_leaves_it_to_its_parent(zookeeper: RunningZooKeeper) -> None:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            zookeeper.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert "Mode: standalone" in zookeeper.servers[0].ask(b"srvr")
 
 
 def test_no_thread_or_descriptor_is_left(zookeeper: RunningZooKeeper) -> None:
