@@ -13,7 +13,7 @@ import pytest
 from fastlog.config import BrokerConfig
 from fastlog.errors import OffsetOutOfRangeError
 from fastlog.log import _files
-from fastlog.log._append import Appender, append_bytes, roll_now
+from fastlog.log._append import Appender, append_bytes, end_life, roll_now
 from fastlog.log._arena import Arena
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import SegmentFiles, locate_offset
@@ -209,19 +209,47 @@ def test_the_name_of_a_new_segment_is_made_durable_without_any_append(watched: S
     assert (watched.folder() / f".flushed-{12:020}").exists()
 
 
+def add(log: SharedLog, topic: str, partition: int, *, durable: bool) -> int:
+    """A new partition, in one of the spare slots where no other is free; its slot."""
+    folder = log.directory / f"{topic}-{partition}"
+    folder.mkdir()
+    (folder / f"{0:020}.kafka").touch()
+    spec = SlotSpec(
+        topic=topic, partition=partition, directory=0, format=0, created_ms=1, segments=[(0, 1, 0)], log_end=0,
+        durable=durable, **LIMITS,
+    )  # fmt: skip
+    assert log.arena.create_lock()
+    slot = log.arena.add(spec, True)
+    log.arena.create_unlock()
+    return slot
+
+
 def test_the_name_of_a_new_partition_is_made_durable_without_any_append(watched: SharedLog) -> None:
     """The flusher is told of it, and looks when it is woken next, whatever for."""
-    watched.folder(2).mkdir()
-    watched.path(0, 2).touch()
-    spec = SlotSpec(
-        topic="t", partition=2, directory=0, format=0, created_ms=1, segments=[(0, 1, 0)], log_end=0, durable=False,
-        **LIMITS,
-    )  # fmt: skip
-    assert watched.arena.create_lock()
-    assert watched.arena.add(spec, True) == 2
-    watched.arena.create_unlock()
+    assert add(watched, "t", 2, durable=False) == 2
     watched.arena.wake(FLUSHER)
     wait_until(lambda: watched.view(2).dir_synced_tail == 1, what="a sync of the directory")
+
+
+def test_a_wish_for_a_flush_ends_with_the_life(watched: SharedLog) -> None:
+    """Nothing was unflushed, so that it stood for the next append; that one is another partition's."""
+    arena = watched.arena
+    arena.demand_flush(0)
+    assert arena.create_lock()
+    assert end_life(watched.appender, 0)
+    arena.create_unlock()
+    arena.wake(FLUSHER)
+    wait_until(lambda: arena.seen(FLUSHER) == arena.change_count, what="the flusher is past it")
+    assert arena.create_lock()
+    arena.free(0)
+    arena.create_unlock()
+    assert add(watched, "u", 0, durable=True) == 0
+    assert watched.append(ENTRY) == DONE
+    for _ in range(3):
+        assert watched.append(ENTRY, slot=1) == DONE
+        arena.demand_flush(1)
+        wait_until(lambda: watched.view(1).flushed_end == watched.view(1).log_end, what="the other one's flush")
+    assert watched.view().flushed_end == watched.view().log_end - len(ENTRY)
 
 
 def test_what_is_appended_is_flushed_without_anybody_who_asks(watched: SharedLog) -> None:

@@ -162,6 +162,23 @@ def test_each_part_of_an_answer_is_looked_for_in_memory(workers: Workers) -> Non
         assert workers.processors[0].loop.job_steps - before == 2 * 4
 
 
+def test_a_read_that_no_thread_can_be_had_for_holds_nothing(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not in memory is waited for where it is sent, then."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with workers.connect() as client:
+        steps = workers.processors[0].loop.job_steps
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        _files.arm("pread@1-1000=EAGAIN", "test")
+        assert client.fetch("t", 0, 0).body == GOOD
+        _files.arm("", "test")
+        workers.wait_still()
+        assert workers.processors[0].loop.job_steps == steps
+        assert workers.held()["pins"] == 0
+
+
 def test_sets_inside_a_set_by_the_thousand_are_refused(workers: Workers) -> None:
     """Empty ones compress to nothing, and each would cost every reader for ever; none of it is stored."""
     empty = raw.wrapper(b"", raw.GZIP)
