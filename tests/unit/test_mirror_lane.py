@@ -285,9 +285,21 @@ def test_a_refused_message_can_be_left_out() -> None:
     assert broker.logs["t", 0] == SET[: 5 * ENTRY] + SET[6 * ENTRY :]
 
 
+def test_what_was_left_out_counts_as_done() -> None:
+    """A commit is wanted for it, and nothing more is known of it."""
+    with way(FakeBroker(hook=refusing(PAYLOADS[19], 2)), skips=True, bound=4 * 19 * ENTRY) as found:
+        found.take()
+        wait_until("it looks for the message", lambda: found.lane.is_failed and not found.lane.is_under_way)
+        found.take(SET, found.resume())
+        found.wait_consumed(START + len(SET))
+        assert found.lane.wants_commit
+        assert found.lane._stored._holes == []
+
+
 @pytest.mark.parametrize("skips", [True, False])
-def test_a_message_that_is_too_large_is_not_even_sent(skips: bool) -> None:
-    """The broker says what it takes."""
+def test_a_message_that_is_too_large_is_not_even_sent(skips: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker says what it takes. What is behind it comes again with it."""
+    monkeypatch.setattr("fastlog.mirror.lane._REFUSED_PAUSE", 0.05)
     data = SET + raw.entry(bytes(500)) + SET
     broker = FakeBroker(max_message_bytes=400)
     with way(broker, skips=skips) as found:
@@ -299,6 +311,9 @@ def test_a_message_that_is_too_large_is_not_even_sent(skips: bool) -> None:
             wait_until("it waits", lambda: found.lane.is_failed and not found.lane.is_under_way)
             assert found.place.consumed == START + len(SET)
             assert isinstance(found.lane.error, MessageTooLargeError)
+            assert found.resume() == START + len(SET)
+            found.take(data[len(SET) :], START + len(SET))
+            wait_until("it waits again", lambda: found.lane.is_failed and not found.lane.is_under_way)
     assert broker.logs["t", 0] == (SET + SET if skips else SET)
 
 
@@ -315,6 +330,7 @@ def test_a_full_disk_is_waited_for() -> None:
         found.take(SET, found.resume())
         found.wait_consumed(START + len(SET))
         assert found.lane.repeated == found.lane.doubtful == 0
+        assert found.lane._failures == 0, "the next one has the least pause again"
     assert broker.logs["t", 0] == SET
 
 
@@ -431,6 +447,9 @@ def test_another_place_waits_for_what_is_under_way() -> None:
         found.take()
         assert not found.lane.assign(found.pipe, TargetPartition(0, 1))
         assert not found.lane.wants(found.place)
+        assert found.lane.assign(found.pipe, TargetPartition(0, 0)), "it stays where it was, after all"
+        assert found.lane.wants(found.place)
+        assert not found.lane.assign(found.pipe, TargetPartition(0, 1))
         goes_on.set()
         found.wait_consumed(START + len(SET))
         assert found.lane.assign(found.pipe, TargetPartition(0, 1))
