@@ -28,6 +28,7 @@ from fastlog.errors import (
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness.consumers import PAYLOADS, consumer_of, with_log
+from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.proxy import BreakingProxy
 from tests.harness.reading import wait_until
@@ -233,11 +234,17 @@ def test_a_forked_child_is_told_and_leaves_the_parent_alone(own: bool) -> None:
 
 
 def test_a_child_that_closes_it_leaves_the_parents_connection(own: bool) -> None:
-    """It is the same one afterwards; a new one would hide that it was cut."""
+    """It is the same one afterwards; a new one would hide that it was cut. The child does not keep it open either."""
+
+    def left() -> int:
+        before = count_descriptors()
+        consumer.close()
+        return before - count_descriptors()
+
     with with_log(pack(PAYLOADS), own=own) as fake, consumer_of(fake, local="off") as consumer:
         consumer.fetch("t", 0, 0)
         (before,) = _settled(fake)
-        assert run_in_child(consumer.close) == "None"
+        assert run_in_child(left) == "1"
         assert consumer.fetch("t", 0, 0).payloads() == PAYLOADS
         assert _settled(fake) == [before]
 
