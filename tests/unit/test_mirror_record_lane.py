@@ -100,6 +100,8 @@ def test_what_is_fetched_is_sent_once_it_is_written_down_and_the_first_one_alone
     assert (lane.position.count, lane.position.target_offset) == (1, 41)
     rest = all_sent(lane)
     assert [one.number for one in rest] == [1, 2, 3, 4, 5], "now that the broker knows the producer"
+    on_its_way = lane.position_to_keep()
+    assert on_its_way is not None and (on_its_way.count, on_its_way.is_resting) == (1, False)
     for one in rest:
         lane.acknowledged(one, 40 + one.number)
     kept = lane.position_to_keep()
@@ -213,6 +215,8 @@ def test_lag_is_what_is_not_acknowledged(clock: Clock) -> None:
 def test_after_a_failure_everything_is_found_out_anew_after_a_pause(clock: Clock) -> None:
     lane = begun()
     take(lane, batch(0, 3))
+    keep(lane)
+    lane.next_to_send()
     turn = lane.turn
     lane.again(TransportError("gone"))
     assert lane.turn == turn + 1
@@ -233,7 +237,9 @@ def test_after_a_failure_everything_is_found_out_anew_after_a_pause(clock: Clock
     lane.begin(position(), 0)
     clock.now += 7.0
     take(lane, batch(0, 1))
-    lane.acknowledged(lane.next_to_send(), 0)
+    assert lane.has_to_keep, "who knows what stands there now"
+    (sent,) = all_sent(lane)
+    lane.acknowledged(sent, 0)
     assert lane.error is None
     lane.again(None)
     assert lane.is_due(clock.now + module._LEAST_PAUSE), "it has worked meanwhile"
@@ -327,6 +333,8 @@ def test_one_that_is_refused_is_found_among_others_and_left_out(clock: Clock, co
     take(lane, batch(0, 4) + batch(4, 2))
     assert lane.has_to_keep
     assert keep(lane).seams == ((1, 2),)
+    clock.now += module._KNOWN_SECONDS
+    assert lane.may_send, "nothing is waited for, however long it takes"
     sent = []
     while lane.has_plan:
         sent.append(lane.next_to_send())
