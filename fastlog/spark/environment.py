@@ -132,7 +132,9 @@ def _prepared(master: str | None, settings: Mapping[str, str]) -> dict[str, str]
     if remote and (master is not None or "spark.master" in settings):
         raise ConfigError("SPARK_REMOTE names a server of Spark Connect: unset it, or give no master")
     is_started_here = not remote or remote.startswith("local")  # Spark starts a server of its own for that
-    if is_started_here and "PYSPARK_GATEWAY_PORT" not in os.environ:  # else its Java runs already
+    if (
+        is_started_here and "PYSPARK_GATEWAY_PORT" not in os.environ and not _has_session()
+    ):  # else its Java runs already
         check_java_version(use_spark_java())
     use_this_python()
     if remote:
@@ -143,6 +145,12 @@ def _prepared(master: str | None, settings: Mapping[str, str]) -> dict[str, str]
     elif not _is_submitted():
         given.setdefault("spark.master", "local[*,4]")
     return given
+
+
+def _has_session() -> bool:
+    """Whether this thread has one: each load asks for one anew, and to ask a Java what it is takes 0.1 s."""
+    sql = sys.modules.get("pyspark.sql")
+    return sql is not None and sql.SparkSession.getActiveSession() is not None
 
 
 def is_remote(settings: Mapping[str, str]) -> bool:

@@ -40,6 +40,7 @@ def test_a_spark_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     environment.check_packages()
     assert not capabilities.limits_batches()
     capabilities.check_java_version(21)
+    monkeypatch.setattr(environment, "_has_session", lambda: False)
     monkeypatch.setattr(environment, "use_spark_java", lambda: 24)
     with pytest.raises(
         MissingDependencyError, match=r"Spark 4\.1 needs Java 17 or 21, and the one that is found is 24"
@@ -101,11 +102,17 @@ def test_a_java_is_looked_for_where_spark_starts_one(
         else:
             monkeypatch.setenv(name, value)
     looked: list[bool] = []
+    sessions: list[object] = [None]
+    spark = SimpleNamespace(SparkSession=SimpleNamespace(getActiveSession=lambda: sessions[0]))
+    monkeypatch.setitem(sys.modules, "pyspark.sql", spark)
     monkeypatch.setattr(environment, "check_packages", lambda: None)
     monkeypatch.setattr(environment, "use_this_python", lambda: None)
     monkeypatch.setattr(environment, "use_spark_java", lambda: looked.append(True) or 17)
     environment._prepared(None, {})
     assert looked == [True] * is_looked_for
+    sessions[0] = object()
+    environment._prepared(None, {})
+    assert looked == [True] * is_looked_for, "it is looked for once, not for each session that is asked for"
 
 
 def test_workers_run_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
