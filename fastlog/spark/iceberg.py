@@ -29,6 +29,7 @@ from fastlog.spark.storage import TableLocation, located, sync
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
+    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
 SCHEME = "iceberg:"
@@ -59,7 +60,7 @@ class IcebergLake:
         if not catalog or "." not in identifier.strip("."):
             raise ConfigError(f"{name}: write {SCHEME}CATALOG/NAMESPACE.TABLE")
         try:
-            from pyiceberg.catalog import load_catalog
+            import pyiceberg.catalog  # noqa: F401
         except ImportError as error:
             raise MissingDependencyError(
                 f"Iceberg tables need pyiceberg, which is not installed ({error}): {how_to_install('iceberg')}"
@@ -69,7 +70,7 @@ class IcebergLake:
         self._storage_options = storage_options
         self._table: Table | None = None
         try:
-            self._catalog = load_catalog(catalog)
+            self._catalog = self._asked(lambda: _loaded(catalog))
         except ValueError as error:
             raise ConfigError(
                 f"{name}: {error}: tell pyiceberg of the catalog in ~/.pyiceberg.yaml, or by"
@@ -354,11 +355,28 @@ class IcebergLake:
         try:
             return ask()
         except Exception as error:
-            is_of_sql = type(error).__module__.startswith("sqlalchemy.")
-            if not is_of_sql and not isinstance(error, RESTError | OSError):
+            if not _is_of_sql(error) and not isinstance(error, RESTError | OSError):
                 raise
             told = (str(error).splitlines() or [repr(error)])[0][:_MOST_TOLD]
             raise TableUnavailableError(f"{self}: {told}") from None
+
+
+def _loaded(catalog: str) -> Catalog:
+    """A catalog. Of several processes that find a new database all make its tables, and all but one fail: these look
+    again."""
+    from pyiceberg.catalog import load_catalog
+
+    for _ in range(_TRIES_OF_A_STORE - 1):
+        try:
+            return load_catalog(catalog)
+        except Exception as error:
+            if not _is_of_sql(error):
+                raise
+    return load_catalog(catalog)
+
+
+def _is_of_sql(error: Exception) -> bool:
+    return type(error).__module__.startswith("sqlalchemy.")
 
 
 class IcebergStaging(TableStaging):

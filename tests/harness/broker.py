@@ -30,7 +30,7 @@ STARTED = re.compile(r"supervisor\[\d+\] started role=(\S+) pid=(\d+)")
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 4 * PATIENCE
 """Of a start, which reads all its modules first: at the lowest priority a busy machine gives it little time for it."""
-BROKER_MODULE = "fastlog.tools.broker_command"
+BROKER_COMMAND = (sys.executable, "-m", "fastlog.tools.broker_command")
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl
 
@@ -67,10 +67,10 @@ class Started(Protocol):
     def kill(self) -> None: ...
 
 
-def start_command(arguments: Sequence[str], directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> Started:
-    """Start the command as a user does, in ``directory``; what it says goes to ``log``."""
+def start_command(command: Sequence[str], directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> Started:
+    """Start a broker as a user does, in ``directory``; what it says goes to ``log``."""
     return subprocess.Popen(
-        [sys.executable, "-m", BROKER_MODULE, *arguments],
+        command,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -131,15 +131,12 @@ class Broker:
 
     def command(self) -> list[str]:
         """The command line that starts this broker."""
-        return [sys.executable, "-m", BROKER_MODULE, *self._arguments()]
-
-    def _arguments(self) -> list[str]:
-        given = ["--port", str(self._wanted_port), "--processors", str(self.processors)]
+        command = [*BROKER_COMMAND, "--port", str(self._wanted_port), "--processors", str(self.processors)]
         for path in self.log_dirs:
-            given += ["--log-dir", str(path)]
+            command += ["--log-dir", str(path)]
         for name, value in self.settings.items():
-            given += ["--set", f"{name}={value}"]
-        return given + self.arguments
+            command += ["--set", f"{name}={value}"]
+        return command + self.arguments
 
     def start(self) -> None:
         """Returns when the broker takes connections; raises BrokerDidNotStart with its log otherwise."""
@@ -149,7 +146,7 @@ class Broker:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, **self.environment}
         with self.log_path.open("ab") as log:
-            self.process = self.begin(self._arguments(), self.directory, environment, log)
+            self.process = self.begin(self.command(), self.directory, environment, log)
         self._known = {self.process.pid: psutil.Process(self.process.pid)}
         deadline = time.monotonic() + self.start_timeout
         while (found := READY.search(self.log_text())) is None:

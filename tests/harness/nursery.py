@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tests.harness.broker import BROKER_MODULE, ROOT, Started, die_with_parent, start_command
+from tests.harness.broker import BROKER_COMMAND, ROOT, Started, die_with_parent, start_command
 
 _READ_WHEN_NEEDED = frozenset({"FASTLOG_FAULTS", "PYTEST_CURRENT_TEST"})
 _MAX_REQUEST = 1 << 17
@@ -34,15 +34,16 @@ class Nursery:
         self._socket: socket.socket | None = None
         self._environment: dict[str, str] = {}
 
-    def start(
-        self, arguments: Sequence[str], directory: Path, environment: Mapping[str, str], log: IO[bytes]
-    ) -> Started:
-        """As ``start_command``."""
+    def start(self, command: Sequence[str], directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> Started:
+        """As ``start_command``; another command than the broker's is started in that way."""
+        program, arguments = command[: len(BROKER_COMMAND)], command[len(BROKER_COMMAND) :]
+        if tuple(program) != BROKER_COMMAND:
+            return start_command(command, directory, environment, log)
         with self._lock:
             if self._socket is None:
                 self._begin(environment)
             if self._says_more(environment):
-                return start_command(arguments, directory, environment, log)
+                return start_command(command, directory, environment, log)
             request = {"arguments": list(arguments), "directory": str(directory), "environment": dict(environment)}
             return Forked(self, self._ask(request, [log.fileno()]))
 
@@ -98,7 +99,7 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         if not self._ends_within(timeout):
-            raise subprocess.TimeoutExpired(BROKER_MODULE, timeout or 0)
+            raise subprocess.TimeoutExpired(BROKER_COMMAND, timeout or 0)
         assert self.returncode is not None
         return self.returncode
 

@@ -97,6 +97,33 @@ def made(partition_by: tuple[str, ...] = ("topic", "date")) -> IcebergLake:
     return lake
 
 
+def test_a_new_database_that_two_processes_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is quicker, so that its tables are there when this one is about to make them."""
+    import sqlalchemy
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    create, made_by_this = SqlCatalog.create_tables, []
+
+    def create_late(catalog: SqlCatalog) -> None:
+        create(catalog)
+        made_by_this.append(catalog)
+        with catalog.engine.connect() as connection:
+            connection.execute(sqlalchemy.text("CREATE TABLE iceberg_tables (a INTEGER)"))
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", create_late)
+    assert not IcebergLake(NAME).exists
+    assert len(made_by_this) == 1
+    made()
+    assert IcebergLake(NAME).exists
+
+
+def test_a_database_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__TRIED__URI", f"sqlite:///{tmp_path}/away/catalog.db")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    with pytest.raises(TableUnavailableError, match="unable to open database file"):
+        IcebergLake(NAME)
+
+
 def written(lake: IcebergLake, rows: pa.RecordBatch, number: int) -> None:
     """Rows of a table without partitions, as tasks write them."""
 
