@@ -240,6 +240,7 @@ class Output:
         """Raises ``ConfigError`` where this process has no such directory."""
         self._place = place
         self._streams: dict[str, Any] = {}
+        self._begun: dict[str, int] = {}
         if isinstance(place, Path) and not place.is_dir():
             raise ConfigError(f"{place}: a worker does not see what the driver made: is the directory shared?")
 
@@ -262,10 +263,24 @@ class Output:
         with self._place.reached():
             yield
 
+    def begin_sync(self, name: str) -> None:
+        """Have what was written of a file since the last call go to the disk, so that ``finish`` waits for the rest."""
+        if not isinstance(self._place, Path):
+            return
+        descriptor = os.open(self._place / name, os.O_RDONLY)
+        try:
+            begun, size = self._begun.get(name, 0), os.fstat(descriptor).st_size
+            # Linux begins to write what is dirty, and lets go of what is not; an error is told to whoever syncs
+            os.posix_fadvise(descriptor, begun, size - begun, os.POSIX_FADV_DONTNEED)
+            self._begun[name] = size
+        finally:
+            os.close(descriptor)
+
     def finish(self, name: str) -> int:
         """The size of a file that was closed by pyarrow, once it is whole and where it has to be."""
         if isinstance(self._place, Path):
             sync(self._place / name)
+            self._begun.pop(name, None)
             return (self._place / name).stat().st_size
         with self._place.reached():
             stream = self._streams.pop(name)

@@ -97,6 +97,7 @@ class _File:
             self._waiting, self.waiting_bytes = [], 0
             with self._output.writing():
                 self._writer.write_table(table, row_group_size=table.num_rows)
+            self._output.begin_sync(self._name)
 
     def finish(self) -> NewFile:
         self.write()

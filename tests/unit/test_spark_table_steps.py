@@ -310,6 +310,27 @@ def test_what_waits_is_counted_without_what_is_written(tmp_path: Path, monkeypat
     assert files._waiting_bytes == ROWS.nbytes
 
 
+def test_row_groups_go_to_the_disk_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each file what came since the last one, so that at the end there is one row group to wait for."""
+    monkeypatch.setattr(table_files, "ROW_GROUP_BYTES", ROWS.nbytes)
+    begun: dict[Path, list[int]] = {}
+
+    def begin(descriptor: int, offset: int, length: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_DONTNEED, "the one with which Linux begins to write"
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        assert offset + length == path.stat().st_size
+        assert offset == sum(begun.get(path, []))
+        begun.setdefault(path, []).append(length)
+
+    monkeypatch.setattr(os, "posix_fadvise", begin)
+    files = TableFiles(tmp_path, ROWS.schema, ("name",), "none")
+    for name in "abba":
+        files.add((name,), ROWS)
+    assert sorted(path.parent.name for path in begun) == ["name=a", "name=b"]
+    assert all(len(lengths) == 2 and min(lengths) > ROWS.nbytes for lengths in begun.values())
+    assert [file.rows for file in files.finish()] == [6, 6]
+
+
 def test_an_error_leaves_no_file_open(tmp_path: Path) -> None:
     """Another one that comes of closing them tells nobody more."""
     files = TableFiles(tmp_path, ROWS.schema, ("name",), "none")
