@@ -6,7 +6,8 @@ from fastlog._segment import SCAN_TAIL, scan
 from fastlog.client.addresses import Address
 from fastlog.client.connection import Broker, Connection
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.errors import InvalidMessageError, error_for
+from fastlog.errors import DecompressionLimitError, InvalidFetchSizeError, InvalidMessageError, error_for
+from fastlog.message import deep
 from fastlog.wire import requests, responses
 from fastlog.wire.fields import INT32
 
@@ -18,7 +19,8 @@ _BEHIND_BYTES = 64 * 1024
 def behind_damage(address: Address, source: TopicPartition, offset: int, seconds: float) -> int | None:
     """The offset behind the damaged message at this one, if a whole message is there, or the log ends there; else None.
 
-    Then the length of the damaged one is what it was. Without that nobody knows where the next one begins.
+    Then the length of the damaged one is what it was. Without that nobody knows where the next one begins. None also
+    where it is whole by now, as after an error of the disk that has passed: it is to be read, and not left out.
 
     Raises:
         TransportError, BrokerError: the broker cannot be reached, or refuses.
@@ -36,8 +38,19 @@ def behind_damage(address: Address, source: TopicPartition, offset: int, seconds
             behind = _fetched(connection, source, found, _BEHIND_BYTES)
         except InvalidMessageError:
             return None
-    result = scan(behind)
-    return found if not len(behind) or result.valid_bytes or result.status == SCAN_TAIL else None
+        result = scan(behind)
+        if len(behind) and not result.valid_bytes and result.status != SCAN_TAIL:
+            return None
+        return found if _is_damaged(connection, source, offset, found - offset) else None
+
+
+def _is_damaged(connection: Connection, source: TopicPartition, offset: int, size: int) -> bool:
+    try:
+        for _ in deep(_fetched(connection, source, offset, size)):
+            pass
+    except (InvalidMessageError, InvalidFetchSizeError, DecompressionLimitError):
+        return True
+    return False
 
 
 def _fetched(connection: Connection, source: TopicPartition, offset: int, size: int) -> memoryview:

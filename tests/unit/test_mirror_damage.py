@@ -61,6 +61,31 @@ def test_behind_it_is_a_whole_message_or_the_end(broker: FakeBroker, behind: byt
     assert found(broker, WHOLE + damaged() + behind) == OFFSET + len(damaged())
 
 
+@pytest.mark.parametrize("codec", [raw.GZIP, raw.SNAPPY])
+def test_damage_in_a_compressed_set(broker: FakeBroker, codec: int) -> None:
+    """Its own checksum is right."""
+    wrapper = raw.entry(b"what no codec has made", attributes=codec)
+    assert found(broker, WHOLE + wrapper + raw.entry(b"next")) == OFFSET + len(wrapper)
+
+
+@pytest.mark.parametrize("mended", [raw.entry(b"mended!"), raw.message_set([b"x", b"y"], codec=raw.GZIP)])
+def test_what_is_whole_by_now_is_not_left_out(broker: FakeBroker, mended: bytes) -> None:
+    """At whatever moment of the search it becomes so."""
+    hurt = bytearray(mended)
+    hurt[-1] ^= 1
+    for fetches in range(3):
+        done = [0]
+
+        def mend(request: rq.Request, after: int = fetches, done: list[int] = done) -> None:
+            if done[0] == after:
+                broker.logs["t", 1] = WHOLE + mended + raw.entry(b"next")
+            done[0] += isinstance(request, rq.FetchRequest)
+
+        broker.hook = mend
+        assert found(broker, WHOLE + bytes(hurt) + raw.entry(b"next")) is None
+        assert done[0] == 3
+
+
 @pytest.mark.parametrize("behind", [b"\0\0\0\0" * 5, b"\xff" * 20, damaged() + raw.entry(b"x"), of_length(4)])
 def test_what_is_behind_it_is_no_message(broker: FakeBroker, behind: bytes) -> None:
     """So its length may be wrong, too."""
@@ -139,4 +164,4 @@ def test_a_broker_that_refuses_or_is_away(broker: FakeBroker) -> None:
 def test_it_leaves_no_connection(broker: FakeBroker) -> None:
     for _ in range(3):
         found(broker, WHOLE + damaged())
-    assert broker.seen["FetchRequest"] == 6
+    assert broker.seen["FetchRequest"] == 9
