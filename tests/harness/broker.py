@@ -67,6 +67,12 @@ class Started(Protocol):
     def kill(self) -> None: ...
 
 
+def own_environment() -> dict[str, str]:
+    """That of this process, in which the checkout comes first."""
+    path = dict.fromkeys([str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
 def start_command(command: Sequence[str], directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> Started:
     """Start a broker as a user does, in ``directory``; what it says goes to ``log``."""
     return subprocess.Popen(
@@ -143,8 +149,7 @@ class Broker:
         assert self.process is None, "it runs already"
         self.directory.mkdir(parents=True, exist_ok=True)
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": path, **self.environment}
+        environment = own_environment() | self.environment
         with self.log_path.open("ab") as log:
             self.process = self.begin(self.command(), self.directory, environment, log)
         self._known = {self.process.pid: psutil.Process(self.process.pid)}

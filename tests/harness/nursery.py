@@ -1,7 +1,8 @@
 """Brokers forked from a process that has imported all that one needs, which takes a fifth of a second and is done once.
 
 What is forked runs the command's ``main`` with its arguments, its directory, its environment and its log, as a fresh
-interpreter does. Where the environment says something to the interpreter or to the C library, a fresh one it is.
+interpreter does. Where the environment says something to the interpreter or to the C library, or the test's process has
+changed what a process inherits (its umask, its limits), a fresh one it is.
 """
 
 from __future__ import annotations
@@ -19,10 +20,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tests.harness.broker import BROKER_COMMAND, ROOT, Started, die_with_parent, start_command
+from tests.harness.broker import BROKER_COMMAND, ROOT, Started, die_with_parent, own_environment, start_command
 
-_READ_WHEN_NEEDED = frozenset({"FASTLOG_FAULTS", "PYTEST_CURRENT_TEST"})
+_READ_WHEN_NEEDED = ("FASTLOG_FAULTS", "FASTLOG_JAVA", "JAVA_HOME", "PYTEST_", "PYSPARK_", "SPARK_")
+"""What names of variables begin with that a broker reads after its imports, or never."""
+_INHERITED = ("Umask", "SigIgn", "Cpus_allowed")
 _MAX_REQUEST = 1 << 17
+
+
+def _inherited() -> list[str]:
+    """What a process has from the one that starts it, besides descriptors and the environment."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    kept = [line for line in status if line.partition(":")[0] in _INHERITED]
+    return [*kept, Path("/proc/self/limits").read_text(), str(os.nice(0))]
 
 
 class Nursery:
@@ -32,7 +42,8 @@ class Nursery:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._environment: dict[str, str] = {}
+        self._environment = own_environment()
+        self._inherited = _inherited()
 
     def start(self, command: Sequence[str], directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> Started:
         """As ``start_command``; another command than the broker's is started in that way."""
@@ -40,10 +51,10 @@ class Nursery:
         if tuple(program) != BROKER_COMMAND:
             return start_command(command, directory, environment, log)
         with self._lock:
-            if self._socket is None:
-                self._begin(environment)
-            if self._says_more(environment):
+            if self._says_more(environment) or _inherited() != self._inherited:
                 return start_command(command, directory, environment, log)
+            if self._socket is None:
+                self._begin()
             request = {"arguments": list(arguments), "directory": str(directory), "environment": dict(environment)}
             return Forked(self, self._ask(request, [log.fileno()]))
 
@@ -59,8 +70,7 @@ class Nursery:
             self._process.wait()
             self._socket = self._process = None
 
-    def _begin(self, environment: Mapping[str, str]) -> None:
-        self._environment = dict(environment)
+    def _begin(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -73,9 +83,9 @@ class Nursery:
             )
 
     def _says_more(self, environment: Mapping[str, str]) -> bool:
-        """Whether a variable differs from what the nursery began with that is read before ``main``."""
-        different = {name for name, _ in self._environment.items() ^ environment.items()}
-        return not different <= _READ_WHEN_NEEDED
+        """Whether a variable differs that is read before ``main``."""
+        different = self._environment.items() ^ environment.items()
+        return not all(name.startswith(_READ_WHEN_NEEDED) for name, _ in different)
 
     def _ask(self, request: Mapping[str, object], descriptors: Sequence[int]) -> int:
         assert self._socket is not None
