@@ -270,8 +270,9 @@ class Output:
         descriptor = os.open(self._place / name, os.O_RDONLY)
         try:
             begun, size = self._begun.get(name, 0), os.fstat(descriptor).st_size
-            # Linux begins to write what is dirty, and lets go of what is not; an error is told to whoever syncs
-            os.posix_fadvise(descriptor, begun, size - begun, os.POSIX_FADV_DONTNEED)
+            with contextlib.suppress(OSError):  # a file system that takes no advice writes the file at its end
+                # Linux begins to write what is dirty, and lets go of what is not; what fails then is told to ``sync``
+                os.posix_fadvise(descriptor, begun, size - begun, os.POSIX_FADV_DONTNEED)
             self._begun[name] = size
         finally:
             os.close(descriptor)

@@ -3,6 +3,7 @@ files in an object store, tries of a transaction, what Spark is given to read. T
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -321,6 +322,7 @@ def test_row_groups_go_to_the_disk_as_they_are_written(tmp_path: Path, monkeypat
         assert offset + length == path.stat().st_size
         assert offset == sum(begun.get(path, []))
         begun.setdefault(path, []).append(length)
+        raise OSError(errno.EINVAL, "no advice is taken here")
 
     monkeypatch.setattr(os, "posix_fadvise", begin)
     files = TableFiles(tmp_path, ROWS.schema, ("name",), "none")
