@@ -132,9 +132,8 @@ def _prepared(master: str | None, settings: Mapping[str, str]) -> dict[str, str]
     if remote and (master is not None or "spark.master" in settings):
         raise ConfigError("SPARK_REMOTE names a server of Spark Connect: unset it, or give no master")
     is_started_here = not remote or remote.startswith("local")  # Spark starts a server of its own for that
-    if (
-        is_started_here and "PYSPARK_GATEWAY_PORT" not in os.environ and not _has_session()
-    ):  # else its Java runs already
+    runs_already = "PYSPARK_GATEWAY_PORT" in os.environ or _has_session()
+    if is_started_here and not runs_already:
         check_java_version(use_spark_java())
     use_this_python()
     if remote:
