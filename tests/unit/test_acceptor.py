@@ -348,6 +348,16 @@ def test_a_full_queue_is_passed_over(make: Callable[..., Place]) -> None:
     assert not place.cells.counted
 
 
+def test_a_try_that_found_a_full_queue_is_no_open_connection(make: Callable[..., Place]) -> None:
+    place = make(2, max_connections=4)
+    place.fill(0)
+    place.cells.open = [0, 1]
+    clients = place.connect(3)
+    place.run(0.01)
+    assert len(place.take(1)) == 3
+    assert all(is_open(client) for client in clients)
+
+
 def test_where_all_queues_are_full_it_pauses_and_loses_nothing(
     make: Callable[..., Place], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -628,3 +638,20 @@ def test_every_listener_is_served(tmp_path: Path, make: Callable[..., Place]) ->
                 assert place.stop() == 0
                 assert len(place.take(0)) == filled
         client.close()
+
+
+def test_one_that_waits_for_room_keeps_those_of_every_listener_waiting(make: Callable[..., Place]) -> None:
+    """None is accepted in its place."""
+    place = make(1)
+    filled = place.fill(0)
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as other:
+        address = other.getsockname()
+        more = Listener("second", "kafka-0.7", *address, *address, other.fileno())
+        object.__setattr__(place.shared, "listeners", (*place.shared.listeners, more))
+        place.begin()
+        with socket.create_connection(address):
+            place.connect()
+            place.run(0.05)
+            assert len(place.take(0, filled)) == filled
+            place.run(PAUSE + 0.01)
+            assert len(place.take(0)) == 2
