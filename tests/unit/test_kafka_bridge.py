@@ -7,17 +7,20 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fastlog import message, record_batches
+from fastlog.log import _files
+from fastlog.log._append import end_life
 from fastlog.log.manager import LogManager
 from fastlog.record_batches import BatchHeader
 from tests import reference
 from tests.harness import raw_client as raw
 from tests.harness import today
-from tests.harness.shared_log import wait_until
+from tests.harness.shared_log import SharedLog, wait_until
 from tests.harness.workers import Workers, is_silent
 from tests.unit.test_kafka_data import EARLIEST, LARGEST, LATEST, Client, batch, each
 from tests.unit.test_upconvert import records_of
@@ -255,6 +258,59 @@ def test_a_wait_for_a_partition_that_is_not_there_ends(workers: Workers, client:
     assert (part.error_code, part.high_watermark, bytes(part.records or b"")) == (0, 0, b"")
     assert client.fetch((topic, 1, 5))[0].error_code == OUT_OF_RANGE
     assert client.fetch((topic, PARTITIONS, 0))[0].error_code == UNKNOWN_TOPIC
+
+
+def test_a_wait_for_a_partition_that_goes_before_the_rest_of_its_topic(tmp_path: Path) -> None:
+    """Until the rest goes too it is one that nobody has written to, and is looked at as such."""
+    with Workers(tmp_path, partitions=PARTITIONS, flusher=False, fetch_max_wait_ms=60_000) as workers:
+        with workers.connect() as old:
+            for partition in (0, 1):
+                assert old.produce_ack("t", partition, raw.entry(b"x")).error == 0
+        with Client(workers) as client:
+            parts = today.fetched(("t", 0, 0), ("t", 1, 0), max_wait=60_000)
+            client.raw.send_raw(today.request(today.FETCH, 12, parts))
+            wait_until(lambda: workers.count("held_fetches") == 1)
+            workers.wait_still()
+            end(workers, "t", 0)
+            workers.wait_still()
+            assert is_silent(client.raw)
+            looks = workers.count("fetch_looks")
+            workers.arena.wake_creators()
+            wait_until(lambda: workers.count("fetch_looks") > looks)
+            end(workers, "t", 1)
+            _, answer = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
+            codes = [part.error_code for found in answer.responses for part in found.partitions]
+            assert codes == [UNKNOWN_TOPIC] * 2
+
+
+def test_a_partition_that_is_made_while_many_others_are_waited_for(tmp_path: Path) -> None:
+    """Between two of the turns that this takes; from then on it is waited for as they are."""
+    entry = raw.entry(b"x")
+    with (
+        Workers(tmp_path, processors=2, partitions=2, fetch_max_wait_ms=60_000) as workers,
+        workers.connect(1) as old,
+        Client(workers) as client,
+    ):
+        assert old.produce_ack("t", 1, entry, raw.FLUSHED).error == 0
+        parts = [("t", 0, 0)] + [("t", 1, len(entry))] * 1000
+        fields = today.fetched(*parts, max_wait=60_000, min_bytes=LARGE_BYTES)
+        _files.arm("wait.hold@1=slow:200", "test")
+        client.raw.send_raw(today.request(today.FETCH, 12, fields))
+        wait_until(lambda: workers.count("held_fetches") == 1)
+        assert old.produce_ack("t", 0, entry, raw.FLUSHED).error == 0
+        wait_until(lambda: workers.count("fetch_looks") > len(parts))
+        workers.wait_still()
+        looks = workers.count("fetch_looks")
+        assert old.produce_ack("t", 0, entry, raw.FLUSHED).error == 0
+        wait_until(lambda: workers.count("fetch_looks") > looks)
+
+
+def end(workers: Workers, topic: str, partition: int) -> None:
+    """The first that the keeper does to delete a partition."""
+    (index,) = [view.index for view in workers.arena.views() if (view.topic, view.partition) == (topic, partition)]
+    assert workers.arena.create_lock()
+    assert end_life(SharedLog.over(workers.arena).appender, index)
+    workers.arena.create_unlock()
 
 
 def test_both_kinds_in_one_fetch(workers: Workers, client: Client, topic: str) -> None:

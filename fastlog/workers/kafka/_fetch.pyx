@@ -297,9 +297,10 @@ cdef class Fetches:
             if part.code:
                 f.failed = True
             elif part.is_absent:
+                self.slot_waits.leave(&part.wait)  # it has gone while it was waited for
                 part.next_due = f.absent
                 f.absent = part
-            elif was_absent and f.asked == f.part_count:
+            elif was_absent:
                 # it has been made while the others were waited for
                 part.wait.moved = &f.moved
                 self.slot_waits.join(&part.wait, c, part.found.slot)
