@@ -263,6 +263,24 @@ def test_a_held_fetch_of_today_of_one_that_is_gone_takes_no_memory_of_others(tmp
         assert workers.arena.view(0).log_end == 6 * len(RECORDS)
 
 
+def test_a_held_fetch_of_today_that_waits_for_memory_keeps_no_file_pinned(workers: Workers) -> None:
+    """What it found before it had to wait is found anew then."""
+    with ExitStack() as stack, workers.connect() as client, workers.connect() as producer:
+        fetch = today.fetched(("u", 0, len(GOOD)), max_wait=60_000)
+        client.send_raw(today.request(today.FETCH, 12, fetch))
+        wait_until("it waits for what comes", lambda: workers.count("held_fetches"))
+        with ExitStack() as first:
+            fill(workers, first)
+            stack.enter_context(workers.connect_narrow()).send_raw(metadata(9_999))
+            wait_until("no other may go over the budget", lambda: workers.held()["over budget"] == 1)
+            assert producer.produce_ack("u", 0, BLOCK * 10, raw.FLUSHED).error == 0
+            workers.wait_still()
+            assert is_silent(client)
+        _, answer = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
+        assert answer.responses[0].partitions[0].high_watermark == len(GOOD) + 10 * len(BLOCK)
+        wait_until("nothing is pinned", lambda: workers.held()["pins"] == 0)
+
+
 def test_a_topic_is_deleted_for_one_that_is_gone(workers: Workers) -> None:
     """It is not only read: a thread takes it up, whoever waits for the answer."""
     leaver = stuffed(workers, raw.own_frame(raw.DELETE_TOPIC, raw.text("none"), correlation=1))

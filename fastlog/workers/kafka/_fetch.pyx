@@ -345,6 +345,7 @@ cdef class Fetches:
         cdef fl_slot* s
         cdef int32_t limit = 0
         fl_bump(&self.counters[<int>N_FETCH_LOOKS], 1)
+        self.unpin(part)  # of the round before, where that waited for memory
         memset(found, 0, sizeof(Found))
         found.entry = -1
         part.code = CODE_NONE
