@@ -35,6 +35,10 @@ def active_session(request: pytest.FixtureRequest) -> None:
 # The one that Spark takes by itself starts a program, readlink, four times for each file of a checkpoint.
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
+# Each query of a test is a new one, over a few rows: to compile Java for it takes longer than to run it. Programs that
+# tests start have sessions of their own, which do compile.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -52,6 +56,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             "spark.python.daemon.module": "tests.harness.spark_daemon",
             "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
+            **INTERPRETED,
         }
         if CONNECTOR_JARS in os.environ:
             settings["spark.jars"] = os.environ[CONNECTOR_JARS]
