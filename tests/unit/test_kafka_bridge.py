@@ -283,8 +283,9 @@ def test_a_wait_for_a_partition_that_goes_before_the_rest_of_its_topic(tmp_path:
             assert codes == [UNKNOWN_TOPIC] * 2
 
 
-def test_a_partition_that_is_made_while_many_others_are_waited_for(tmp_path: Path) -> None:
-    """Between two of the turns that this takes; from then on it is waited for as they are."""
+@pytest.mark.parametrize("acks", [raw.FLUSHED, raw.APPENDED], ids=["visible", "appended"])
+def test_a_partition_that_is_made_while_many_others_are_waited_for(tmp_path: Path, acks: int) -> None:
+    """Between two of the turns that this takes; from then on it is waited for as they are, and is flushed at once."""
     entry = raw.entry(b"x")
     with (
         Workers(tmp_path, processors=2, partitions=2, fetch_max_wait_ms=60_000) as workers,
@@ -297,11 +298,11 @@ def test_a_partition_that_is_made_while_many_others_are_waited_for(tmp_path: Pat
         _files.arm("wait.hold@1=slow:200", "test")
         client.raw.send_raw(today.request(today.FETCH, 12, fields))
         wait_until(lambda: workers.count("held_fetches") == 1)
-        assert old.produce_ack("t", 0, entry, raw.FLUSHED).error == 0
+        assert old.produce_ack("t", 0, entry, acks).error == 0
         wait_until(lambda: workers.count("fetch_looks") > len(parts))
         workers.wait_still()
         looks = workers.count("fetch_looks")
-        assert old.produce_ack("t", 0, entry, raw.FLUSHED).error == 0
+        assert old.produce_ack("t", 0, entry, acks).error == 0
         wait_until(lambda: workers.count("fetch_looks") > looks)
 
 
