@@ -366,6 +366,8 @@ class RunningBroker:
 
     def _limit_files(self, most_bytes: int | None) -> None:
         pids = self.pids()
+        if "supervisor" not in pids:
+            raise RuntimeError("it does not run")
         for role in ("supervisor", *(role for role in pids if role != "supervisor")):
             with contextlib.suppress(ProcessLookupError):
                 _, hard = resource.prlimit(pids[role], resource.RLIMIT_FSIZE)

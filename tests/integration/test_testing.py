@@ -191,6 +191,10 @@ def test_a_full_disk_refuses_and_recovers() -> None:
         assert client.produce_ack("t", 0, encode_set([b"after"]), acks=2).error == 0
         with running.consumer() as consumer:
             assert [message.payload for message in consumer.messages("t", 0)] == [b"before", b"after"]
+        running.stop()
+        for turn in (running.fill_disk, running.free_disk):
+            with pytest.raises(RuntimeError, match="it does not run"):
+                turn()
 
 
 def test_a_proxy_delays_swallows_and_cuts(shared: RunningBroker) -> None:
