@@ -190,8 +190,12 @@ def delete_command(topic: str, brokers: str, connect_timeout: float, as_json: bo
         broker = Broker([address], connect_timeout)
         try:
             # one of records by today's request: who is answered to that may use the name again at once
-            described = described_in(_metadata(broker, (topic,)), topic)
-            count = record_topics.is_deleted(broker, topic) if described.error else None
+            metadata = broker.metadata_or_none((topic,))
+            if metadata is None:
+                failed.append(f"{address}: it speaks plain Kafka 0.7, which has no such request")
+                continue
+            is_described = not described_in(metadata, topic).error
+            count = None if is_described else record_topics.is_deleted(broker, topic)
             if count is not None:
                 rows.append({"broker": str(address), "topic": topic, "partitions": count})
                 continue

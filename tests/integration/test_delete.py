@@ -15,6 +15,7 @@ from fastlog.errors import OffsetOutOfRangeError
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
 from tests.harness.command_line import Commands
+from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
 from tests.harness.workers import is_silent
 
@@ -345,7 +346,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Commands:
 
 
 def test_the_command_deletes_at_every_broker(tmp_path: Path, run: Commands) -> None:
-    """Which has it or not; one that is away, or refuses, is an error, and the others have done it."""
+    """Which has it or not; one that is away, refuses, or is of 0.7 is an error, and the others have done it."""
     settings = {"num.partitions": "2"}
     with (
         Broker(tmp_path / "1", settings=settings) as one,
@@ -374,6 +375,12 @@ def test_the_command_deletes_at_every_broker(tmp_path: Path, run: Commands) -> N
             ran = run("topics", "delete", "t", "--brokers", both, "--connect-timeout", "1")
             assert ran.code == 1 and addresses[1] in ran.err
             assert client.metadata().topics == {}
+            with FakeBroker(own=False) as old:
+                assert client.create_topic("t") == (0, 2)
+                ran = run("topics", "delete", "t", "--brokers", f"{addresses[0]},127.0.0.1:{old.port}", "--json")
+                assert ran.code == 1 and f"127.0.0.1:{old.port}: it speaks plain Kafka 0.7" in " ".join(ran.refused())
+                assert [row["broker"] for row in ran.rows] == addresses[:1]
+                assert client.metadata().topics == {}
 
 
 def test_fsck_passes_over_what_is_being_deleted(tmp_path: Path, run: Commands) -> None:
