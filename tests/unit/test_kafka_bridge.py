@@ -190,6 +190,9 @@ def test_a_message_larger_than_the_limit_comes_as_a_whole(workers: Workers, clie
     assert [value for _, value in read(client, topic, 0, 1)] == payloads
     (part,) = client.fetch((topic, 0, 0))
     assert [value for _, value in records_of(bytes(part.records))] == [b"small"]
+    for _ in range(2):  # whichever is the first in its turn
+        nothing, part = client.fetch((topic, 2, 0), (topic, 0, len(raw.entry(b"small"))), limit=1000)
+        assert not nothing.records and [value for _, value in records_of(bytes(part.records))] == payloads[1:2]
     large = message.encode_set([bytes([at % 256]) * 1000 for at in range(4000)], 1)
     write(workers, topic, large, 1)
     assert read(client, topic, 0, 1 << 16, partition=1) == reference.as_records(large)
@@ -256,7 +259,7 @@ def test_a_wait_for_a_partition_that_is_not_there_ends(workers: Workers, client:
     write(workers, topic, raw.entry(b"x"))
     (part,) = client.fetch((topic, 1, 0), max_wait=50)
     assert (part.error_code, part.high_watermark, bytes(part.records or b"")) == (0, 0, b"")
-    assert client.fetch((topic, 1, 5))[0].error_code == OUT_OF_RANGE
+    assert [client.fetch((topic, 1, offset))[0].error_code for offset in (5, -1)] == [OUT_OF_RANGE] * 2
     assert client.fetch((topic, PARTITIONS, 0))[0].error_code == UNKNOWN_TOPIC
 
 
@@ -283,8 +286,9 @@ def test_a_wait_for_a_partition_that_goes_before_the_rest_of_its_topic(tmp_path:
             assert codes == [UNKNOWN_TOPIC] * 2
 
 
+@pytest.mark.parametrize("point", ["wait.hold", "wait.hold_nobody"])
 @pytest.mark.parametrize("acks", [raw.FLUSHED, raw.APPENDED], ids=["visible", "appended"])
-def test_a_partition_that_is_made_while_many_others_are_waited_for(tmp_path: Path, acks: int) -> None:
+def test_a_partition_that_is_made_while_many_others_are_waited_for(tmp_path: Path, acks: int, point: str) -> None:
     """Between two of the turns that this takes; from then on it is waited for as they are, and is flushed at once."""
     entry = raw.entry(b"x")
     with (
@@ -295,7 +299,7 @@ def test_a_partition_that_is_made_while_many_others_are_waited_for(tmp_path: Pat
         assert old.produce_ack("t", 1, entry, raw.FLUSHED).error == 0
         parts = [("t", 0, 0)] + [("t", 1, len(entry))] * 1000
         fields = today.fetched(*parts, max_wait=60_000, min_bytes=LARGE_BYTES)
-        _files.arm("wait.hold@1=slow:200", "test")
+        _files.arm(f"{point}@1=slow:200", "test")
         client.raw.send_raw(today.request(today.FETCH, 12, fields))
         wait_until(lambda: workers.count("held_fetches") == 1)
         assert old.produce_ack("t", 0, entry, acks).error == 0

@@ -15,6 +15,8 @@ import pytest
 from fastlog import record_batches
 from fastlog.log import _files
 from fastlog.log._flush import flush_now, make_partition_flusher
+from fastlog.log.files import FileOps
+from fastlog.log.kafka_files import write_epochs
 from fastlog.log.manager import LogManager
 from fastlog.record_batches import Record
 from fastlog.workers.kafka import kinds
@@ -180,7 +182,9 @@ def test_every_version_of_fetch(client: Client, version: int) -> None:
     (made,) = client.make("fetch")
     while client.offset("fetch", 0, LATEST).offset < 2:
         client.produce(("fetch", 0, batch(b"a", b"b")), acks=-1)
-    (found,) = client.fetch(("fetch", 0, 0), version=version, ids={"fetch": made.topic_id}, isolation=version % 2)
+    fields = today.fetched(("fetch", 0, 0), ids={"fetch": made.topic_id}, isolation=version % 2)
+    fields["forgotten_topics_data"] = [{"topic": "fetch", "topic_id": made.topic_id, "partitions": [0, 1]}] * 2
+    (found,) = client.ask(today.FETCH, version, **fields).responses[0].partitions
     assert (found.partition_index, found.error_code) == (0, 0)
     assert (found.high_watermark, found.last_stable_offset) == (2, 2)
     assert found.aborted_transactions == (() if version % 2 else None)
@@ -559,7 +563,8 @@ def test_a_fetch_waits_for_what_is_wanted(workers: Workers, client: Client) -> N
         producer.produce(("wait", 0, batch(b"x")), acks=-1)
         workers.wait_still()
         assert is_silent(client.raw)
-        producer.produce(("wait", 0, batch(b"y")), acks=-1)
+        assert workers.held()["pins"] == 0, "what it has found is not kept open for it"
+        producer.produce(("wait", 0, batch(b"y")), acks=1)
     _, found = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
     assert values_of(found.responses[0].partitions[0]) == [(0, b"x"), (1, b"y")]
 
@@ -568,6 +573,32 @@ def test_a_fetch_ends_when_its_time_is_over(client: Client) -> None:
     filled(client, "over", 1)
     (found,) = client.fetch(("over", 0, 1), max_wait=30)
     assert (found.error_code, found.high_watermark, bytes(found.records or b"")) == (0, 1, b"")
+
+
+def test_who_knows_an_end_that_is_not_visible_waits_and_no_longer_than_the_broker_lets_it(tmp_path: Path) -> None:
+    with Workers(tmp_path, flusher=False, fetch_max_wait_ms=30) as workers, Client(workers) as client:
+        client.make("t")
+        assert client.produce(("t", 0, batch(b"x", b"y")))[0].error_code == 0
+        for offset, code in ((0, 0), (1, 0), (2, 0), (3, 1)):
+            (found,) = client.fetch(("t", 0, offset), max_wait=10_000_000)
+            assert (found.error_code, found.high_watermark) == (code, -1 if code else 0)
+
+
+def test_a_client_that_knows_another_leader_epoch_is_told_which_is_newer(tmp_path: Path) -> None:
+    with Workers(tmp_path) as workers, Client(workers) as client:
+        client.make("t")
+        assert client.produce(("t", 0, batch(b"x")), acks=-1)[0].error_code == 0
+    write_epochs(tmp_path / "t-0", [(0, 0), (3, 1)], FileOps())
+    with Workers(tmp_path, makes_topics=False) as workers, Client(workers) as client:
+        LogManager(workers.processors[0].config, workers.arena).load([{}])
+        epoch = workers.arena.view(0).epoch
+        assert epoch >= 3
+        for asked, code in ((epoch - 1, 74), (epoch, 0), (epoch + 1, 75)):
+            assert client.fetch(("t", 0, 0), epoch=asked)[0].error_code == code
+            assert client.offset("t", 0, LATEST, epoch=asked).error_code == code
+        # of the end it is that of now, of a record that of its batch
+        assert [client.offset("t", 0, when).leader_epoch for when in (LATEST, LARGEST, 1000)] == [epoch, 0, 0]
+        assert client.make("t")[0].partitions[0].leader_epoch == epoch
 
 
 def test_a_fetch_of_several_waits_for_any_of_them(workers: Workers, client: Client) -> None:
@@ -643,18 +674,13 @@ def test_many_partitions_that_are_not_in_memory_come_in_one_answer(workers: Work
         filled(client, topic, 2, size=5000)
     parts = [(topic, 0, 1) for topic in topics]
     assert [len(values_of(part)) for part in client.fetch(*parts, max_wait=0)] == [1] * len(topics)
-    for path in workers.directory.glob("frozen*/*.log"):
-        with path.open("rb") as file:
-            os.fdatasync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            try:
-                os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
-            except BlockingIOError:
-                continue
-            except OSError:
-                pytest.skip("the file system cannot say what is in memory")
-            pytest.skip("the kernel has not forgotten its pages")
-    assert [len(values_of(part)) for part in client.fetch(*parts, max_wait=0)] == [1] * len(topics)
+    before = workers.count("read_ahead")
+    # of the three reads of each the first finds nothing in memory: then a thread reads, then it is there
+    _files.arm(",".join(f"pread@{1 + 3 * number}=EAGAIN" for number in range(len(topics))), "test")
+    found = client.fetch(*parts, max_wait=0)
+    _files.arm("", "test")
+    assert [len(values_of(part)) for part in found] == [1] * len(topics)
+    assert workers.count("read_ahead") - before == len(topics)
 
 
 @pytest.mark.parametrize("number", range(1, 9))

@@ -21,6 +21,7 @@ from tests.harness.processor import Processor
 from tests.harness.sanitizer import SLOWER
 from tests.harness.timing import PATIENCE, sooner_than
 from tests.harness.workers import PARTITIONS, Workers, drain, is_silent
+from tests.unit.test_kafka_data import Client, batch, values_of
 
 GOOD = raw.entry(b"good")
 MEGABYTE = 1 << 20
@@ -221,6 +222,13 @@ def test_the_descriptors_of_requests_for_many_partitions(tmp_path: Path) -> None
             assert client.multifetch([("t", 0, 0, 100)] * 3) == [(0, GOOD)] * 3
         found = client.multifetch([("t", partition, 0, 100) for partition in range(12)])
         assert found == [(0, GOOD)] * 8 + [(0, b"")] * 4
+        with Client(workers) as today:
+            today.make("new")
+            for partition in range(12):
+                assert today.produce(("new", partition, batch(b"x")), acks=-1)[0].error_code == 0
+            every = [("new", partition, 0) for partition in range(12)]
+            for parts, count in ((every[:1] * 20, 20), (every, 8)):
+                assert [len(values_of(part)) for part in today.fetch(*parts, limit=1000)].count(1) == count
 
 
 def test_the_connections_of_one_processor(tmp_path: Path) -> None:
