@@ -64,7 +64,11 @@ class CoordinatorError(GroupCoordinatorError):
 
 
 class NotReachedError(GroupCoordinatorError):
-    """The coordinator does not answer; what it was asked for may have been done."""
+    """The coordinator does not answer; what it was asked for may have been done. ``why``: what the last try met."""
+
+    def __init__(self, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class OtherClusterError(GroupCoordinatorError):
@@ -155,7 +159,7 @@ class Coordinator:
                 raise GroupCoordinatorError("the connection to the coordinator was closed")
             if time.monotonic() + pause >= deadline:
                 self.is_connected = False
-                raise NotReachedError(f"no coordinator of groups at {self} within {allowed:g} s: {why}")
+                raise NotReachedError(f"no coordinator of groups at {self} within {allowed:g} s: {why}", why)
             time.sleep(pause)
             pause = min(2 * pause, _MOST_PAUSE)
 

@@ -110,7 +110,7 @@ class Group:
                 break
             time.sleep(_LOOK_SECONDS)
         deadline = time.monotonic() + _TOPICS_SECONDS
-        while not (self._status.knows_topics or self._is_over or time.monotonic() >= deadline):
+        while not (self._fatal or self._status.knows_topics or self._is_over or time.monotonic() >= deadline):
             time.sleep(_LOOK_SECONDS)
         error = self._fatal or next(iter(self._status.refused.values()), None)
         if error is not None:

@@ -14,8 +14,11 @@ from typing import Any, ClassVar
 import pytest
 
 from fastlog import message
+from fastlog.consumer import group
+from fastlog.consumer.feed import Jump
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.errors import InvalidMessageError
+from fastlog.consumer.stream import GroupMessage, NoMessage
+from fastlog.errors import CoordinationError, InvalidMessageError
 from fastlog.message import encode_set
 from fastlog.tools import consume_run, group_reading, signals
 from fastlog.tools.consume_run import ConsumeRun
@@ -26,7 +29,7 @@ from fastlog.zkpaths import PartitionId
 from tests.harness.command_line import Commands
 from tests.harness.command_process import refused, run, started
 from tests.harness.fake_broker import FakeBroker
-from tests.harness.timing import PATIENCE, patch_time
+from tests.harness.timing import PATIENCE, SHORTEST_PROOF, patch_time, sooner_than
 
 
 @pytest.fixture
@@ -292,6 +295,123 @@ def test_a_groups_summary_counts_each_damaged_place(monkeypatch: pytest.MonkeyPa
         "skipped t/0-0, offsets 110 to 130",
         "; skipped 3 damaged places; next offset t/0-0",
     ]
+
+
+ONE, TWO = (TopicPartition("t", PartitionId(0, number)) for number in (0, 1))
+
+
+class Member:
+    """Stands for a consumer in a group, its stream, and the choice of topics: gives what there is, then nothing."""
+
+    def __init__(self, *given: GroupMessage | Exception, commits: Exception | None = None) -> None:
+        self.given = [*given]
+        self.commits = commits
+        self.config = SimpleNamespace(auto_commit=True)
+        self.offsets: dict[TopicPartition, int] = {ONE: 0, TWO: 0}
+        self.jumps: list[Jump] = []
+
+    def streams(self, consumer: object) -> Member:
+        return self
+
+    def poll(self, timeout: float) -> GroupMessage | NoMessage:
+        found = self.given.pop(0) if self.given else NoMessage.NO_DATA
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def done(self, message: GroupMessage) -> None:
+        self.offsets[message.source] = message.next_offset
+
+    def silence(self) -> NoMessage:
+        return NoMessage.NO_DATA
+
+    def commit_offsets(self) -> None:
+        if self.commits is not None:
+            raise self.commits
+
+    def shutdown(self) -> None:
+        pass
+
+
+def reading_of(
+    member: Member, monkeypatch: pytest.MonkeyPatch, **options: bool
+) -> tuple[group_reading.GroupReading, list[str]]:
+    """What reads as that member and stops at the first silence, and what it says."""
+    said: list[str] = []
+    monkeypatch.setattr(group_reading, "Consumer", lambda config: member)
+    progress: Any = SimpleNamespace(count=0, size=0, idle=lambda: None, say=said.append, summary=said.append)
+    given: Any = {"max_messages": None, "timeout": 0.0, "exit_at_end": False, "skips_damage": True} | options
+    config: Any = member.config
+    return group_reading.GroupReading(config, member, group_reading.json_line, progress, **given), said  # type: ignore[arg-type]
+
+
+def test_silence_behind_messages_is_no_failure_and_each_partition_is_as_far_as_printed(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Of none there was nothing; where reading went on elsewhere is said before it ends."""
+    for given, code in (([GroupMessage(ONE, b"a", 0, 11), GroupMessage(TWO, b"b", 0, 22)], 0), ([], 4)):
+        member = Member(*given)
+        member.jumps.append(Jump(ONE, 5, 0, "it is another log", 0.0))
+        reading, said = reading_of(member, monkeypatch)
+        with signals.deferred():
+            assert reading.run() == code
+        assert len(capfdbinary.readouterr().out.splitlines()) == len(given)
+        ends = (11, 22) if given else (0, 0)
+        assert [line.partition(":")[0] for line in said[:-1]] == ["t/0-0"]
+        assert said[-1:] == [f"; committed t/0-0:{ends[0]}, t/0-1:{ends[1]}"]
+
+
+def test_what_was_not_committed_counts_more_than_damage(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for commits, code in ((None, 5), (CoordinationError("away"), 1)):
+        error = InvalidMessageError("damaged")
+        member: Any = Member(GroupMessage(ONE, b"a", 0, 11), error, commits=commits)
+        member.partitions = {ONE: SimpleNamespace(error=error, address=SimpleNamespace(host="h", port=1))}
+        member.seek = member.offsets.__setitem__
+        monkeypatch.setattr(group_reading, "SimpleConsumer", lambda *_, **__: contextlib.nullcontext())
+        monkeypatch.setattr(group_reading, "find_end_of_damage", lambda *_: SimpleNamespace(start=11, end=30))
+        reading, said = reading_of(member, monkeypatch)
+        with signals.deferred():
+            assert reading.run() == code
+        assert said[0] == "skipped t/0-0, offsets 11 to 30: damaged"
+        assert (b"not committed" in capfdbinary.readouterr().err) is (commits is not None)
+
+
+def test_options_of_a_group_are_settings_of_its_consumer(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def made(config: Any) -> None:
+        seen.append(config)
+        raise CoordinationError("no ZooKeeper answers")
+
+    monkeypatch.setattr(group_reading, "Consumer", made)
+    command = ("consume", "--topic", "t", "--zookeeper", "there", "--group", "g")
+    times = ("--commit-interval", "1500ms", "--connect-timeout", "2s")
+    ran = Commands(capfd)(*command, *times, "--fetch-bytes", "2KiB", "--max-message-bytes", "1MiB")
+    assert ran.code == 3 and len(seen) == 1
+    assert (seen[0].auto_commit_interval_ms, seen[0].zk_connection_timeout_ms) == (1500, 2000)
+    assert (seen[0].fetch_bytes, seen[0].max_message_bytes) == (2048, 2**20)
+    assert (seen[0].group_id, seen[0].auto_commit, seen[0].auto_offset_reset) == ("g", True, "smallest")
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("--zookeeper", "no ZooKeeper answers at 127.0.0.1:1 within 0.05 s"),
+        ("--brokers", "no coordinator of groups answers at 127.0.0.1:1 within 0.05 s"),
+    ],
+)
+def test_where_nobody_is_reached_no_group_is_taken_away(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str, said: str
+) -> None:
+    """There is none yet, and to try would take the time of another connection; nor are its topics waited for."""
+    monkeypatch.setattr(group, "_TOPICS_SECONDS", 2 * SHORTEST_PROOF)
+    with sooner_than(SHORTEST_PROOF):
+        ran = Commands(capfd)("consume", "--whitelist", "t", "--connect-timeout", "50ms", where, "127.0.0.1:1")
+    assert ran.code == 3 and ran.refused()[0].startswith(f"fastlog: {said}") and "console-consumer" not in ran.err
 
 
 def test_the_time_without_a_message_begins_with_the_last_one(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from fastlog.client import group_requests as requests
-from fastlog.client.coordinator import Coordinator, CoordinatorError
+from fastlog.client.coordinator import Coordinator, CoordinatorError, NotReachedError
 from fastlog.consumer.broker_groups.session import (
     REBALANCE_SESSIONS,
     BrokerGroupSession,
@@ -39,7 +39,8 @@ class InBroker:
         coordinator = Coordinator(
             config.brokers, config.group_id, client=self._consumer_id, timeout=config.session_timeout / 2
         )
-        deadline = time.monotonic() + config.zk_connection_timeout_ms / 1000
+        allowed = config.zk_connection_timeout_ms / 1000
+        deadline = time.monotonic() + allowed
         try:
             while True:
                 left = deadline - time.monotonic()
@@ -48,8 +49,11 @@ class InBroker:
                     break
                 except CoordinatorError as error:
                     raise refusal_of(error) or error from error
-                except CoordinationError:
-                    if not is_wanted() or time.monotonic() >= deadline:
+                except CoordinationError as error:
+                    is_late = time.monotonic() >= deadline
+                    if is_late and isinstance(error, NotReachedError):  # which knows the time of the last try only
+                        raise NotReachedError(f"{self.silence(allowed)}: {error.why}", error.why) from None
+                    if is_late or not is_wanted():
                         raise
             if not self._is_checked:
                 self._check_others(coordinator)
