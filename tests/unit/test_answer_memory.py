@@ -26,6 +26,7 @@ from tests.harness import today
 from tests.harness.broker import wait_until
 from tests.harness.timing import PATIENCE
 from tests.harness.workers import Workers, drain, is_silent, reset
+from tests.unit.test_kafka_data import Client as TodayClient
 
 GOOD = raw.entry(b"good")
 BLOCK = raw.entry(bytes(15_000))
@@ -108,11 +109,12 @@ def test_large_answers_over_budget_are_made_one_at_a_time(workers: Workers) -> N
     wait_until("all is given back", lambda: answer_bytes(workers) == 0)
 
 
-@pytest.mark.parametrize("what", ["metadata", "cut points", "local read", "multifetch"])
+@pytest.mark.parametrize("what", ["metadata", "cut points", "local read", "multifetch", "today's produce"])
 def test_what_is_reserved_for_an_answer_is_given_back(workers: Workers, what: str) -> None:
     """As much as was taken, while the connection goes on."""
-    with workers.connect() as client:
+    with workers.connect() as client, TodayClient(workers) as today_client:
         ask = {
+            "today's produce": lambda: today_client.produce(*[("none", 0, None)] * 200),
             "metadata": lambda: client.metadata(["t"] * 100),
             "cut points": lambda: client.cut_points("t", 0, 0, 2**62, 1000),
             "local read": lambda: client.local_read("t", 0),

@@ -352,7 +352,8 @@ def test_the_log_names_where_what_cannot_be_decompressed_was_for(
 ) -> None:
     client.make("one", "another")
     bad = REFUSED["records that are not gzip"][0]
-    assert [told.error_code for told in client.produce(("one", 0, batch(b"x")), ("another", 0, bad))] == [0, 87]
+    fine = batch(b"x", codec=CODECS["gzip"])  # what was found of one says nothing of the next
+    assert [told.error_code for told in client.produce(("one", 0, fine), ("another", 0, bad))] == [0, 87]
     (line,) = [each.getMessage() for each in caplog.records if "invalid compressed" in each.getMessage()]
     assert "topic='another' partition=0" in line and "'one'" not in line
 
@@ -442,6 +443,31 @@ def test_a_batch_larger_than_a_run_is_written_from_where_it_was_received(client:
     assert [part.base_offset for part in told] == [start, 0, start + 1, 1]
     (found,) = client.fetch(("large", 0, 1), max_wait=10_000, limit=10)
     assert [len(value or b"") for _, value in values_of(found)] == [900_000]
+    # and those that fill a run together, before the next one has begun
+    told = client.produce(*[("large", 0, batch(bytes(200_000)))] * 5)
+    assert [(part.error_code, part.base_offset) for part in told] == [(0, 2 + number) for number in range(5)]
+
+
+def test_a_connection_may_produce_without_end(client: Client) -> None:
+    """More than it may be owed at once: what was answered is owed no more."""
+    request = today.request(today.PRODUCE, 9, today.produced(("none", 0, b"x")))
+    client.socket.sendall(request)
+    answer = today.answer_of(client.socket)
+    for _ in range(10):
+        client.socket.sendall(request * 500)
+        assert client.raw.recv_exactly(500 * len(answer)) == answer * 500
+
+
+@pytest.mark.parametrize("when", [LATEST, LARGEST])
+def test_who_has_produced_and_asks_for_the_end_sees_it(tmp_path: Path, when: int) -> None:
+    with Workers(tmp_path, flusher=False) as workers, Client(workers) as client:
+        client.make("t")
+        assert client.produce(("t", 0, batch(b"x")), acks=1)[0].error_code == 0
+        client.socket.sendall(today.request(today.LIST_OFFSETS, 7, today.listed(("t", 0, when))))
+        workers.wait_still()
+        workers.start_flusher()
+        _, found = today.decoded(today.LIST_OFFSETS, 7, today.answer_of(client.socket))
+        assert found.topics[0].partitions[0].offset == (1 if when == LATEST else 0)
 
 
 def test_times_of_several_partitions_at_once(client: Client) -> None:
@@ -668,16 +694,15 @@ def test_a_walk_of_a_thread_keeps_no_file_pinned(workers: Workers, client: Clien
 
 
 def test_many_partitions_that_are_not_in_memory_come_in_one_answer(workers: Workers, client: Client) -> None:
-    """Each is read ahead, however many have been for those before it; where it begins is known from the time before."""
+    """Each is read ahead, however many have been for those before it."""
     topics = [f"frozen{number}" for number in range(7)]
     for topic in topics:
-        filled(client, topic, 2, size=5000)
-    parts = [(topic, 0, 1) for topic in topics]
-    assert [len(values_of(part)) for part in client.fetch(*parts, max_wait=0)] == [1] * len(topics)
+        filled(client, topic, 1, size=5000)
+    workers.wait_still()
     before = workers.count("read_ahead")
     # of the three reads of each the first finds nothing in memory: then a thread reads, then it is there
     _files.arm(",".join(f"pread@{1 + 3 * number}=EAGAIN" for number in range(len(topics))), "test")
-    found = client.fetch(*parts, max_wait=0)
+    found = client.fetch(*[(topic, 0, 0) for topic in topics], max_wait=0)
     _files.arm("", "test")
     assert [len(values_of(part)) for part in found] == [1] * len(topics)
     assert workers.count("read_ahead") - before == len(topics)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from fastlog import record_batches
 from fastlog.log import _files
+from fastlog.record_batches import Record
 from tests.harness import today
 from tests.harness.stored_batches import batch
 from tests.harness.workers import Workers, drain, is_silent, wait_until
@@ -16,6 +18,7 @@ from tests.unit.test_kafka_data import Client, make_with, values_of
 
 OUT_OF_SEQUENCE, OLD_EPOCH, STORAGE = 45, 47, 56
 LATEST = -1
+LONG = record_batches.build([Record(None, b"%d" % number * 100) for number in range(3000)], codec=1)
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +140,12 @@ def test_without_acks_a_copy_says_nothing_and_a_gap_ends_the_connection(
     send(client, "silent", numbered(0), numbered(0), numbered(1), acks=0)
     assert stored(client, "silent") == [b"0", b"1"]
     with Client(workers) as producer:
-        send(producer, "silent", numbered(0, b"x", producer=6), numbered(3), acks=0)
-        assert drain(producer.raw) == b""
+        requests = [
+            today.request(today.PRODUCE, 9, today.produced(("silent", 0, data), acks=acks))
+            for acks, data in ((0, numbered(0, b"x", producer=6)), (0, numbered(3)), (1, LONG))
+        ]
+        producer.socket.sendall(b"".join(requests))
+        assert drain(producer.raw) == b"", "what a thread looks into meanwhile is not answered either, or in part"
     assert stored(client, "silent") == [b"0", b"1", b"x"]
     assert client.produce(("silent", 0, numbered(2)))[0].error_code == 0
     assert "out of its producer's sequence" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +88,12 @@ def test_one_that_a_thread_looks_into_stays_what_it_is(workers: Workers, client:
     assert codes(client, "large", data, rewritten(data, 23, ">i", 0)) == [0, INVALID]
     assert workers.count("inflated_off_loop") > before
     assert fetched(client, "large") == data
+
+
+def test_the_answer_waits_for_no_flush(tmp_path: Path) -> None:
+    with Workers(tmp_path, flusher=False) as workers, Client(workers) as client:
+        client.make("t")
+        assert codes(client, "t", stored(0)) == [0]
 
 
 def test_what_does_not_follow_the_log_is_refused(client: Client) -> None:

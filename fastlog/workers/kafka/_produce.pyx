@@ -406,7 +406,6 @@ cdef class Produces:
             x.first = owed.next
             if x.first == NULL:
                 x.last = NULL
-                self.writes.slot_waits.leave(&c.flushing)
             x.owed -= 1
             answers_give(c, owed.counted)
             writer_free(&owed.answer)
