@@ -43,6 +43,7 @@ class FakeBroker(Server):
         after: Answer | None = None,
     ) -> None:
         super().__init__()
+        self.broker_id = 0
         self.own = own
         self.partitions = partitions
         self.max_message_bytes = max_message_bytes
@@ -176,7 +177,7 @@ class FakeBroker(Server):
             rs.MetadataAnswer(
                 correlation_id=request.correlation_id,
                 error=0,
-                broker_id=0,
+                broker_id=self.broker_id,
                 advertised_host="127.0.0.1",
                 port=self.port,
                 max_message_bytes=self.max_message_bytes,

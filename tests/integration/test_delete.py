@@ -372,7 +372,8 @@ def test_the_command_deletes_at_every_broker(tmp_path: Path, run: Commands) -> N
         two.close()
         with one.connect() as client:
             assert client.create_topic("t") == (0, 2)
-            ran = run("topics", "delete", "t", "--brokers", both, "--connect-timeout", "1")
+            backwards = f"{addresses[1]},{addresses[0]}"
+            ran = run("topics", "delete", "t", "--brokers", backwards, "--connect-timeout", "1")
             assert ran.code == 1 and addresses[1] in ran.err
             assert client.metadata().topics == {}
             with FakeBroker(own=False) as old:

@@ -136,7 +136,10 @@ def test_inside_of_wrappers_is_checked(directory: Path, capsys: pytest.CaptureFi
 
 
 def test_a_running_broker_is_left_alone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Reading works beside it and takes an unfinished end for what it is; a repair is refused with exit code 2."""
+    """Reading works beside it and takes an unfinished end for what it is; a repair is refused with exit code 2.
+
+    So it is beside whoever looks: what they read would change.
+    """
     logs.write_segments(directory, [PARTS[0] + TORN])
     before = logs.contents(directory)
     lock = os.open(directory.parent / ".lock", os.O_RDWR | os.O_CREAT)
@@ -145,9 +148,11 @@ def test_a_running_broker_is_left_alone(directory: Path, capsys: pytest.CaptureF
         assert fsck(directory, "--json") == 0
         (report,) = lines(capsys)
         assert "not whole yet" in report["notes"][0]
-        with pytest.raises(CommandError, match="a broker has") as refused:
-            fsck(directory, "--repair")
-        assert refused.value.exit_code == 2
+        for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            fcntl.flock(lock, kind)
+            with pytest.raises(CommandError, match="a broker has") as refused:
+                fsck(directory, "--repair")
+            assert refused.value.exit_code == 2
     finally:
         os.close(lock)
     assert logs.contents(directory) == before
@@ -280,6 +285,8 @@ def test_repair_keeps_the_side_that_was_asked_for(
     bases = logs.write_segments(directory, [PARTS[0], DAMAGED, PARTS[2] + TORN])
     logs.write_side_file(directory, bases[2])
     before = logs.contents(directory)
+    for path in (directory, *directory.iterdir()):
+        path.chmod(0o750 if path == directory else 0o640)
     assert fsck(directory, "--repair") == 5
     assert logs.contents(directory) == before
     capsys.readouterr()
@@ -293,6 +300,7 @@ def test_repair_keeps_the_side_that_was_asked_for(
     after = logs.contents(directory)
     assert logs.lost_bytes(before, after) == []
     assert all(QUARANTINED.fullmatch(name) or name.endswith(".kafka") for name in after)
+    assert not any((directory / name).stat().st_mode & 0o007 for name in after), "open to others"
     assert fsck(directory) == 0
 
 

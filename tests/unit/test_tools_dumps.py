@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -29,13 +30,17 @@ from fastlog.errors import (
     WrongPartitionError,
 )
 from fastlog.record_batches import Record, build
-from fastlog.tools import append_dump, dump_file, options, write_dump
+from fastlog.tools import append_dump, dump_file, options, record_topics, write_dump
 from fastlog.tools.append_dump import MessageDump, RecordDump
+from fastlog.tools.appending import MessageAppender, OtherBytesError
 from fastlog.tools.dump_file import DumpedPartition, DumpPiece, DumpReader, DumpWriter, TopicHead
 from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, EXIT_USAGE, CommandError
-from fastlog.tools.topic_places import PartitionPlace, Site
+from fastlog.tools.topic_places import PartitionPlace, Site, find_topic_sites
+from fastlog.wire import requests
 from fastlog.zkpaths import PartitionId
+from tests.harness.fake_broker import FakeBroker
+from tests.harness.timing import PATIENCE
 
 ADDRESS = Address("h", 7)
 ONE, TWO = PartitionId(4, 0), PartitionId(4, 1)
@@ -593,6 +598,9 @@ def test_what_is_not_there_is_made(
         found = prepared(of(kind, head, []), monkeypatch, one)
         assert found.made == (None if count > 1 else {0: head.partitions[0], 1: head.partitions[1]})
         assert found == there
+    third = head._replace(partitions=(head.partitions[0], head.partitions[1]._replace(partition=PartitionId(4, 2))))
+    two = site(*there, of_records=kind.is_of_records)
+    assert prepared(of(kind, third, []), monkeypatch, two).made == {0: third.partitions[0], 2: third.partitions[1]}
     other = PartitionPlace(TWO, Address("other", 1), ends[1], ends[1])
     assert prepared(of(kind, head, []), monkeypatch, site(there[0], other, of_records=kind.is_of_records))[1] is other
 
@@ -699,6 +707,46 @@ class Connection:
 
     def connect(self) -> Connection:
         return self
+
+
+@pytest.mark.parametrize(("code", "raises"), [(3, False), (29, True)])
+def test_a_topic_that_somebody_else_deleted_first_is_none(
+    monkeypatch: pytest.MonkeyPatch, code: int, raises: bool
+) -> None:
+    def delete(topic: str) -> None:
+        raise RecordsError("refused", code)
+
+    records: Any = SimpleNamespace(topics=lambda names: {"t": SimpleNamespace(code=0, partitions=(0,))}, delete=delete)
+    monkeypatch.setattr(record_topics, "records_at", lambda broker: contextlib.nullcontext(records))
+    with pytest.raises(RecordsError) if raises else contextlib.nullcontext():
+        assert record_topics.is_deleted(Connection(), "t") is None  # type: ignore[arg-type]
+
+
+def test_of_several_brokers_those_count_that_have_the_topic() -> None:
+    with FakeBroker() as one, FakeBroker() as other:
+        other.broker_id = 1
+        one.logs["t", 0] = one.logs["both", 0] = other.logs["both", 0] = b""
+        brokers = f"{other.address},{one.address}"
+        assert [item.broker for item in find_topic_sites("t", brokers, None, PATIENCE)] == [0]
+        assert [item.broker for item in find_topic_sites("both", brokers, None, PATIENCE)] == [0, 1]
+        with pytest.raises(CommandError, match="topic 'none' does not exist"):
+            find_topic_sites("none", brokers, None, PATIENCE)
+
+
+def test_as_many_bytes_of_somebody_else_are_not_those_whose_answer_was_lost() -> None:
+    mine, theirs = message.encode_set([b"a"]), message.encode_set([b"b"])
+
+    def hook(request: requests.Request) -> None:
+        if isinstance(request, requests.ProduceAckRequest):
+            broker.logs["t", 0] = theirs
+            raise ConnectionError
+
+    with FakeBroker(hook=hook) as broker:
+        broker.logs["t", 0] = b""
+        with MessageAppender("t", 0, Address("127.0.0.1", broker.port), PATIENCE, 0) as appender:
+            with pytest.raises(OtherBytesError, match=f"the log ends at {len(mine)}, where 0 was expected"):
+                appender.append(mine)
+            assert appender.end == 0
 
 
 @pytest.mark.parametrize("error", [0, 3])

@@ -7,15 +7,24 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fastlog import message
 from fastlog._segment import payloads
+from fastlog.errors import WrongPartitionError
+from fastlog.producer import Producer
+from fastlog.producer.config import ProducerConfig
+from fastlog.producer.hooks import Delivery
 from fastlog.tools import lines as lines_module
+from fastlog.tools import send_lines
+from fastlog.tools.destination import Destination
+from fastlog.tools.keys import KeyRule
 from fastlog.tools.lines import LineBatches
+from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.send_lines import LineSender
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
@@ -250,3 +259,71 @@ def test_progress_counts_what_was_acknowledged(
 def _answer_later(request: rq.Request, event: threading.Event) -> None:
     if isinstance(request, rq.ProduceAckRequest):
         assert event.wait(PATIENCE)
+
+
+def test_a_partition_that_is_not_there_is_refused(broker: FakeBroker, capfd: pytest.CaptureFixture[str]) -> None:
+    """Before anything is read; ``--partition`` begins at 0."""
+    broker.partitions = 2
+    common = ("produce", "--brokers", broker.address, "--topic", "t", "--partition")
+    run = Commands(capfd)
+    ran = run(*common, "2", os.devnull)
+    what, why, _ = ran.refused()
+    assert ran.code == 1 and "no partition 2 of t" in what and "0 to 1" in why
+    assert run(*common, "1", os.devnull).code == 0
+
+
+@pytest.mark.parametrize("given", [(), ("--property", "broker.list=0:{}")])
+def test_a_zookeeper_on_the_command_line_counts_more_than_brokers_elsewhere(
+    broker: FakeBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+) -> None:
+    """Those of the environment, or of the settings, get nothing."""
+    monkeypatch.setenv("FASTLOG_BROKERS", broker.address)
+    common = ("produce", "--topic", "t", "--zookeeper", "127.0.0.1:1", "--connect-timeout", "50ms", os.devnull)
+    ran = Commands(capfd)(*common, *(text.format(broker.address) for text in given))
+    assert ran.code == 3 and "no ZooKeeper answers at 127.0.0.1:1 within 0.05 s" in ran.refused()[0]
+    assert not broker.seen
+
+
+def test_times_of_the_command_line_count_more_than_those_of_the_settings(
+    broker: FakeBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = []
+
+    class Unused(Producer):
+        def __init__(self, config: ProducerConfig) -> None:
+            configs.append(config)
+            super().__init__(config)
+
+    monkeypatch.setattr(send_lines, "Producer", Unused)
+    common = ("produce", "--brokers", broker.address, "--topic", "t", os.devnull)
+    settings = ("--property", "connect.timeout.ms=7000", "--property", "queue.time=70")
+    assert Commands(capfd)(*common, *settings).code == 0
+    assert Commands(capfd)(*common, *settings, "--connect-timeout", "2500ms", "--queue-time", "0ms").code == 0
+    assert [(config.connect_timeout_ms, config.queue_time_ms) for config in configs] == [(7000, 70), (2500, 0)]
+
+
+def test_lines_whose_broker_left_go_elsewhere_and_are_under_way_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a producer refuses as a whole has no answer, and is waited for no more."""
+    sent = []
+
+    class Leaving(Producer):
+        def send(self, topic: str, payloads: Sequence[bytes], *, on_delivery: Any, **_: object) -> None:  # type: ignore[override]
+            sent.append(payloads)
+            if len(sent) == 1:
+                raise WrongPartitionError("its broker has left")
+            on_delivery(Delivery(topic, 0, 0, 0, 1, len(payloads)))
+
+        def partitions(self, topic: str) -> list[tuple[int, int]]:  # type: ignore[override]
+            return [(0, 0)]
+
+    monkeypatch.setattr(send_lines, "Producer", Leaving)
+    (tmp_path / "lines").write_bytes(b"k\ta\nk\tb\n")
+    config = ProducerConfig(broker_list="0:127.0.0.1:1", close_timeout_ms=100)
+    destination = Destination(config, "appended", False, 1000, ((0, 0),), True)
+    rule = KeyRule(b"\t", 0, False, True)
+    sender = LineSender(destination, "t", None, rule, ConsoleProgress("produced", shown=False))
+    assert sender.run([str(tmp_path / "lines")]) == 0
+    said = capfd.readouterr().err
+    assert sent == [[b"a", b"b"]] * 2 and "produced 2 messages" in said and "not known to be stored" not in said

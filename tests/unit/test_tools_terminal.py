@@ -46,6 +46,9 @@ def test_a_terminal_sees_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setenv("NO_COLOR", "1")
     plain = drawn(progress, capsys)
     assert plain == f"{line}\x1b[K"
+    progress.say("one")
+    progress.say("two")
+    assert capsys.readouterr().err == "\none\ntwo\n"
     progress.reached = 2000
     assert " 100 % 00:00 left" in drawn(progress, capsys)
     progress.summary(".")
