@@ -22,7 +22,7 @@ from tests.harness import raw_client as raw
 from tests.harness import today
 from tests.harness.shared_log import SharedLog, wait_until
 from tests.harness.workers import Workers, is_silent
-from tests.unit.test_kafka_data import EARLIEST, LARGEST, LATEST, Client, batch, each
+from tests.unit.test_kafka_data import EARLIEST, EARLIEST_HERE, LARGEST, LATEST, Client, batch, each
 from tests.unit.test_upconvert import records_of
 
 OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, INVALID_TOPIC, FORMAT = 1, 2, 3, 17, 43
@@ -411,10 +411,13 @@ def test_offsets_by_place_and_by_time(workers: Workers, client: Client, topic: s
     assert largest.offset == end - 1 and before <= largest.timestamp <= now + 20
     found = client.offset(topic, 0, before)
     assert found.offset == 0 and found.timestamp >= before
+    assert found.leader_epoch == largest.leader_epoch == 0
     assert client.offset(topic, 0, now + 60_000).offset == -1
-    for when, offset in ((EARLIEST, 0), (LATEST, 0), (LARGEST, -1), (before, -1)):
-        absent = client.offset(topic, 1, when)
-        assert (absent.error_code, absent.offset) == (0, offset)
+    LogManager(workers.processors[0].config, workers.arena).create_partition(topic, 2, count=PARTITIONS)
+    for partition in (1, 2):  # nobody has written to either, and one is there
+        for when, offset in ((EARLIEST, 0), (EARLIEST_HERE, 0), (LATEST, 0), (LARGEST, -1), (before, -1)):
+            empty = client.offset(topic, partition, when)
+            assert (empty.error_code, empty.offset, empty.timestamp) == (0, offset, -1)
     assert client.offset(topic, PARTITIONS, LATEST).error_code == UNKNOWN_TOPIC
 
 

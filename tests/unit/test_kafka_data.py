@@ -14,15 +14,20 @@ import pytest
 
 from fastlog import record_batches
 from fastlog.log import _files
+from fastlog.log._arena import STATE_OFFLINE
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log.files import FileOps
+from fastlog.log.formats import format_number
+from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.kafka_files import write_epochs
 from fastlog.log.manager import LogManager
+from fastlog.log.slots import SlotSpec
 from fastlog.record_batches import Record
 from fastlog.workers.kafka import kinds
 from fastlog.workers.kafka.codes import Code
 from tests.harness import raw_client as raw
 from tests.harness import today
+from tests.harness.shared_log import LIMITS
 from tests.harness.workers import Workers, drain, is_silent
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -627,6 +632,33 @@ def test_a_client_that_knows_another_leader_epoch_is_told_which_is_newer(tmp_pat
         assert client.make("t")[0].partitions[0].leader_epoch == epoch
 
 
+def test_what_is_out_of_service_is_so_for_every_request(tmp_path: Path) -> None:
+    """Beside a partition that serves. None of it is said to be unknown: it may come back."""
+    with Workers(tmp_path, makes_topics=False) as workers, Client(workers) as client:
+        words: dict[str, Any] = {"format": format_number(RECORD_BATCHES), "created_ms": 1, "topic_id": b"t" * 16}
+        assert workers.arena.create_lock()
+        for partition, state in enumerate((STATE_OFFLINE, 0)):
+            place = {"topic": "t", "partition": partition, "directory": 0, "segments": [(0, 1, 0)], "log_end": 0}
+            workers.arena.add(SlotSpec(**place, **words, **LIMITS, state=state))
+        workers.arena.create_unlock()
+        assert client.produce(("t", 0, batch(b"x")))[0].error_code == 56
+        assert [part.error_code for part in client.fetch(("t", 0, 0), ("t", 1, 0))] == [56, 0]
+        for when in (EARLIEST, LATEST, LARGEST, 0):
+            assert client.offset("t", 0, when).error_code == 56
+        for version in each(today.METADATA):
+            named = {"topics": [{"topic_id": None, "name": "t"}], "allow_auto_topic_creation": False}
+            flags = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
+            (topic,) = client.ask(today.METADATA, version, **named, **flags).topics
+            gone, there = topic.partitions
+            assert [(part.error_code, part.leader_id, part.isr_nodes) for part in (gone, there)] == [
+                (5, -1, ()),
+                (0, 0, (0,)),
+            ]
+            assert gone.replica_nodes == there.replica_nodes == (0,)
+            if version >= 5:
+                assert (gone.offline_replicas, there.offline_replicas) == ((0,), ())
+
+
 def test_a_fetch_of_several_waits_for_any_of_them(workers: Workers, client: Client) -> None:
     client.make("two", "some")
     parts = [(topic, partition, client.offset(topic, partition, LATEST).offset) for topic, partition in (
@@ -700,8 +732,8 @@ def test_many_partitions_that_are_not_in_memory_come_in_one_answer(workers: Work
         filled(client, topic, 1, size=5000)
     workers.wait_still()
     before = workers.count("read_ahead")
-    # of the three reads of each the first finds nothing in memory: then a thread reads, then it is there
-    _files.arm(",".join(f"pread@{1 + 3 * number}=EAGAIN" for number in range(len(topics))), "test")
+    # where it begins is found, and is not in memory: then a thread reads, and it is found once more and is there
+    _files.arm(",".join(f"pread@{2 + 5 * number}=EAGAIN" for number in range(len(topics))), "test")
     found = client.fetch(*[(topic, 0, 0) for topic in topics], max_wait=0)
     _files.arm("", "test")
     assert [len(values_of(part)) for part in found] == [1] * len(topics)
