@@ -17,6 +17,7 @@ from fastlog.errors import MissingDependencyError
 from fastlog.java import find_java, use_spark_java
 from fastlog.spark.environment import check_packages
 from fastlog.zkserver.jars import find_class_path
+from tests.harness import command_process
 from tests.harness.broker import KEPT, Broker, open_brokers, start_command
 from tests.harness.data import access_log_lines
 from tests.harness.nursery import Nursery
@@ -171,11 +172,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session", autouse=True)
 def nursery() -> Iterator[None]:
-    """Brokers are forked, from a process that this one has for it."""
+    """Brokers and commands are forked, from a process that this one has for it."""
     made = Nursery()
-    Broker.begin = made.start
+    Broker.begin, command_process.begun = made.start, made.run
     yield
-    Broker.begin = staticmethod(start_command)
+    Broker.begin, command_process.begun = staticmethod(start_command), command_process.run_command
     made.close()
 
 

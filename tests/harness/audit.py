@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Collection
 from typing import Any
 
 from fastlog import Producer, SimpleConsumer
-from tests.fault.programs import ROOT, environment
+from tests.harness import command_process
 
 
 def consumer_of(address: str) -> SimpleConsumer:
@@ -40,16 +38,8 @@ def copy_topic(source: str, target: str, topic: str, *, lost: Collection[int] = 
 
 def audit(*arguments: str, timeout: float = 60) -> tuple[int, list[dict[str, Any]], str]:
     """``fastlog audit --json …``: exit code, rows, stderr."""
-    made = subprocess.run(
-        [sys.executable, "-m", "fastlog", "audit", "--json", *arguments],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-    assert "Traceback" not in made.stderr, made.stderr
-    return made.returncode, [json.loads(line) for line in made.stdout.splitlines()], made.stderr
+    code, out, err = command_process.run("audit", "--json", *arguments, timeout=timeout)
+    return code, [json.loads(line) for line in out.splitlines()], err
 
 
 def totals(rows: list[dict[str, Any]], stage: str = "brokers") -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, as a user runs them."""
+"""Commands in processes of their own, as a user runs them (in the suite mostly by a fork: ``nursery``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tests.harness.broker import own_environment
+
+RunCommand = Callable[[Sequence[str], Mapping[str, str], bytes, float], subprocess.CompletedProcess[bytes]]
+
+
+def run_command(
+    command: Sequence[str], environment: Mapping[str, str], data: bytes, timeout: float
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command to its end, with that stdin, in a fresh interpreter."""
+    return subprocess.run(command, input=data, env=environment, capture_output=True, timeout=timeout, check=False)
+
+
+begun: RunCommand = run_command
+"""How commands are run to their end."""
 
 
 def start(
@@ -34,17 +49,17 @@ def started(*arguments: str, prepare: str = "") -> Iterator[subprocess.Popen[byt
 
 
 def run(
-    *arguments: str, data: bytes = b"", module: str = "fastlog", environment: dict[str, str] | None = None
+    *arguments: str,
+    data: bytes = b"",
+    module: str = "fastlog",
+    environment: dict[str, str] | None = None,
+    timeout: float = 60,
 ) -> tuple[int, bytes, str]:
     """The exit code, stdout, and stderr of a command."""
-    with start(arguments, module, environment) as process:
-        try:
-            out, err = process.communicate(data, timeout=60)
-        except BaseException:
-            process.kill()
-            raise
-    assert b"Traceback" not in err, err.decode()
-    return process.returncode, out, err.decode()
+    command = [sys.executable, "-m", module, *arguments]
+    done = begun(command, {**own_environment(), **(environment or {})}, data, timeout)
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return done.returncode, done.stdout, done.stderr.decode()
 
 
 def refused(code: int, err: str) -> list[str]:

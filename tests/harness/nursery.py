@@ -1,13 +1,14 @@
-"""Brokers forked from a process that has imported all that one needs, which takes a fifth of a second and is done once.
+"""Brokers and commands forked from a process that has imported all that they need, which is done once.
 
-What is forked runs the command's ``main`` with its arguments, its directory, its environment and its log, as a fresh
-interpreter does. Where the environment says something to the interpreter or to the C library, or the test's process has
-changed what a process inherits (its umask, its limits), a fresh one it is.
+What is forked runs the command's ``main`` with its arguments, its directory, its environment and its files, as a fresh
+interpreter does that has read its modules. Where the environment says something to the interpreter or to the C library,
+or the test's process has changed what a process inherits (its umask, its limits), a fresh one it is.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import select
@@ -18,12 +19,21 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from tempfile import TemporaryFile
+from typing import IO, Any
 
-from tests.harness.broker import BROKER_COMMAND, ROOT, Started, die_with_parent, own_environment, start_command
+from tests.harness import command_process
+from tests.harness.broker import ROOT, Started, die_with_parent, own_environment, start_command
 
-_READ_WHEN_NEEDED = ("FASTLOG_FAULTS", "FASTLOG_JAVA", "JAVA_HOME", "PYTEST_", "PYSPARK_", "SPARK_")
-"""What names of variables begin with that a broker reads after its imports, or never."""
+_MAINS = {"fastlog": "fastlog.tools.cli", "fastlog.tools.broker_command": "fastlog.tools.broker_command"}
+"""Where each module that is run has its ``main``."""
+_READ_WHEN_NEEDED = (
+    "COLUMNS", "FASTLOG_BROKERS", "FASTLOG_FAULTS", "FASTLOG_JAVA", "FASTLOG_ZK", "FASTLOG_ZOOKEEPER", "JAVA_HOME",
+    "NO_COLOR", "PATH", "PYTEST_", "PYSPARK_", "SPARK_", "TERM",
+)  # fmt: skip
+"""What names of variables begin with that are read after the imports, or never."""
+_MOST_STDIN = 1 << 16
+"""Bytes that a pipe takes before anybody reads."""
 _INHERITED = ("Umask", "SigIgn", "Cpus_allowed")
 _MAX_REQUEST = 1 << 17
 
@@ -36,7 +46,7 @@ def _inherited() -> list[str]:
 
 
 class Nursery:
-    """The process that brokers are forked from, begun with the first of them. Any thread may start one."""
+    """The process that others are forked from, begun with the first of them. Any thread may start one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,29 +56,60 @@ class Nursery:
         self._inherited = _inherited()
 
     def start(self, command: Sequence[str], directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> Started:
-        """As ``start_command``; another command than the broker's is started in that way."""
-        program, arguments = command[: len(BROKER_COMMAND)], command[len(BROKER_COMMAND) :]
-        if tuple(program) != BROKER_COMMAND:
-            return start_command(command, directory, environment, log)
-        with self._lock:
-            if self._says_more(environment) or _inherited() != self._inherited:
-                return start_command(command, directory, environment, log)
-            if self._socket is None:
-                self._begin()
-            request = {"arguments": list(arguments), "directory": str(directory), "environment": dict(environment)}
-            return Forked(self, self._ask(request, [log.fileno()]))
+        """As ``start_command``; a broker that cannot be forked is started in that way."""
+        with Path(os.devnull).open() as nothing:
+            forked = self._fork(command, directory, environment, [nothing, log, log])
+        return forked or start_command(command, directory, environment, log)
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str], data: bytes, timeout: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """As ``command_process.run_command``, which runs what cannot be forked."""
+        reading, writing = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+        with reading, TemporaryFile() as out, TemporaryFile() as err:
+            with writing:
+                writing.write(data[:_MOST_STDIN])
+            forked = len(data) <= _MOST_STDIN and self._fork(command, Path.cwd(), environment, [reading, out, err])
+            if not forked:
+                return command_process.run_command(command, environment, data, timeout)
+            try:
+                code = forked.wait(timeout)
+            except BaseException:
+                forked.kill()
+                forked.wait()
+                raise
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(command, code, out.read(), err.read())
 
     def exit_code(self, pid: int) -> int:
-        """That of a broker which has ended, whose process is gone then."""
+        """That of a process which has ended, and is gone then."""
         with self._lock:
             return self._ask({"ended": pid}, [])
 
     def close(self) -> None:
-        """End it. Brokers that it has started die with it."""
+        """End it. What it has started dies with it."""
         if self._socket is not None and self._process is not None:
             self._socket.close()
             self._process.wait()
             self._socket = self._process = None
+
+    def _fork(
+        self, command: Sequence[str], directory: Path, environment: Mapping[str, str], files: Sequence[IO[Any]]
+    ) -> Forked | None:
+        """Its stdin, stdout and stderr are ``files``. None where a fresh interpreter is needed."""
+        program, module, *arguments = command[0], command[2], *command[3:]
+        if program != sys.executable or command[1] != "-m" or module not in _MAINS:
+            return None
+        with self._lock:
+            if self._says_more(environment) or _inherited() != self._inherited:
+                return None
+            if self._socket is None:
+                self._begin()
+            request = {
+                "module": module, "arguments": arguments, "directory": str(directory), "environment": dict(environment)
+            }  # fmt: skip
+            return Forked(self, command, self._ask(request, [file.fileno() for file in files]))
 
     def _begin(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -96,10 +137,11 @@ class Nursery:
 
 
 class Forked:
-    """A broker that was forked; what tests ask of a ``Popen``."""
+    """A process that was forked; what tests ask of a ``Popen``."""
 
-    def __init__(self, nursery: Nursery, pid: int) -> None:
+    def __init__(self, nursery: Nursery, command: Sequence[str], pid: int) -> None:
         self.pid = pid
+        self._command = command
         self.returncode: int | None = None
         self._nursery = nursery
         self._end = os.pidfd_open(pid)
@@ -109,7 +151,7 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         if not self._ends_within(timeout):
-            raise subprocess.TimeoutExpired(BROKER_COMMAND, timeout or 0)
+            raise subprocess.TimeoutExpired(self._command, timeout or 0)
         assert self.returncode is not None
         return self.returncode
 
@@ -135,9 +177,9 @@ class Forked:
 
 
 def serve(requests: socket.socket) -> list[str] | None:
-    """Fork a process for each request: its arguments, in that process; None in the first one, at the end."""
+    """Fork a process for each request: its module and arguments, in that process; None in the first one, at the end."""
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 1)
+        message, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 3)
         if not message:
             return None
         request = json.loads(message)
@@ -149,32 +191,37 @@ def serve(requests: socket.socket) -> list[str] | None:
         if pid == 0:
             requests.close()
             die_with_parent()
-            for descriptor in (1, 2):
-                os.dup2(descriptors[0], descriptor)
-            os.close(descriptors[0])
+            for number, descriptor in enumerate(descriptors):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
             os.chdir(request["directory"])
             os.environ.clear()
             os.environ.update(request["environment"])
-            return [str(argument) for argument in request["arguments"]]
-        os.close(descriptors[0])
+            return [request["module"], *request["arguments"]]
+        for descriptor in descriptors:
+            os.close(descriptor)
         requests.send(b"%d" % pid)
 
 
 def main() -> None:
-    """Import what a broker imports, and wait."""
+    """Import what a broker and the commands import, and wait."""
     import encodings.idna  # noqa: F401
 
     import fastlog.broker
     import fastlog.tools.daemon
     import fastlog.workers.monitor  # noqa: F401
-    from fastlog.tools import broker_command
+    from fastlog.tools.cli import COMMANDS
 
+    mains = {module: importlib.import_module(place).main for module, place in _MAINS.items()}
+    for place, _, _ in COMMANDS.values():
+        if not place.startswith("fastlog.spark"):
+            importlib.import_module(place)
     gc.collect()
     gc.freeze()
-    arguments = serve(socket.socket(fileno=int(sys.argv[1])))
-    if arguments is not None:
-        sys.argv[1:] = arguments
-        broker_command.main()
+    called = serve(socket.socket(fileno=int(sys.argv[1])))
+    if called is not None:
+        module, *sys.argv[1:] = called
+        mains[module]()
 
 
 if __name__ == "__main__":

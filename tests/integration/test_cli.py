@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastlog import Producer
+from tests.harness import command_process
 from tests.harness import raw_client as raw
 from tests.harness.broker import ROOT, Broker
 from tests.harness.raw_format import deep_payloads
@@ -38,13 +39,8 @@ def start(*arguments: str, brokers: str = "") -> subprocess.Popen[bytes]:
 
 def run(*arguments: str, brokers: str = "", data: bytes = b"") -> tuple[int, bytes, str]:
     """Exit code, stdout, stderr."""
-    with start(*arguments, brokers=brokers) as process:
-        try:
-            out, err = process.communicate(data, timeout=40)
-        finally:
-            process.kill()
-    assert b"Traceback" not in err, err.decode()
-    return process.returncode, out, err.decode()
+    environment = {"COLUMNS": "200"} | ({"FASTLOG_BROKERS": brokers} if brokers else {})
+    return command_process.run(*arguments, data=data, environment=environment)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from fastlog.errors import InvalidFetchSizeError, ProtocolError, TransportError
 from fastlog.record_batches import BatchHeader, Record, batches, build
 from fastlog.testing import RunningBroker
 from fastlog.tools import options
+from tests.harness import command_process
 from tests.harness.broker import KEPT, wait_until
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
@@ -46,10 +47,9 @@ def records(broker: RunningBroker) -> Iterator[RecordBroker]:
 
 def run(broker: RunningBroker, *arguments: str, code: int = 0) -> tuple[str, str]:
     """Stdout and stderr of a command, which ends with that code."""
-    command = [sys.executable, "-m", "fastlog", *arguments, "--brokers", broker.address]
-    done = subprocess.run(command, capture_output=True, timeout=2 * PATIENCE, check=False)
-    assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
-    return done.stdout.decode(), done.stderr.decode()
+    found, out, err = command_process.run(*arguments, "--brokers", broker.address)
+    assert found == code, (arguments, found, out, err)
+    return out.decode(), err
 
 
 def fill(broker: RunningBroker, topic: str, count: int = 6, *, codec: str = "none", first: int = 0) -> None:
