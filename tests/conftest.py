@@ -21,6 +21,7 @@ from tests.harness import command_process
 from tests.harness.broker import KEPT, Broker, open_brokers, start_command
 from tests.harness.data import access_log_lines
 from tests.harness.nursery import Nursery
+from tests.harness.quick_zookeeper import quick_zookeepers
 from tests.harness.raw_client import RawClient
 from tests.harness.sanitizer import SLOWER
 
@@ -178,6 +179,13 @@ def nursery() -> Iterator[None]:
     yield
     Broker.begin, command_process.begun = staticmethod(start_command), command_process.run_command
     made.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def zookeepers() -> Iterator[None]:
+    """ZooKeepers start quickly."""
+    with quick_zookeepers():
+        yield
 
 
 @pytest.fixture
