@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from collections import deque
@@ -207,11 +208,9 @@ class Producer:
             async with self._line:  # in the order in which they came
                 while True:
                     self._threads.begin_to_look()
-                    try:
+                    with contextlib.suppress(QueueFullError):  # which has had the batches sent that are not full yet
                         self._put(data, answer)
                         return
-                    except QueueFullError:
-                        self._router.send_now()
                     await self._threads.wait(_LOOK_AGAIN_SECONDS)
         finally:
             self._in_line -= 1

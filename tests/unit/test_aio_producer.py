@@ -184,6 +184,41 @@ def test_whoever_waits_for_room_is_woken_when_there_is_some(monkeypatch: pytest.
     assert len(stored(broker)) == 7
 
 
+def test_who_waits_for_room_waits_for_no_batch_to_fill() -> None:
+    """Nor for its time, which may be longer than anybody waits."""
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address, queue_messages=3, queue_time_ms=3_600_000) as producer:
+            for number in range(10):
+                await producer.send("t", b"%d" % number)
+        assert stored(broker) == [b"%d" % number for number in range(10)]
+
+    with FakeBroker() as broker:
+        run(main(broker))
+
+
+def test_a_flush_asks_again_where_messages_went_to_another_broker_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    request_flush, asked = Link.request_flush, 0
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address) as producer:
+            await producer.send("t", b"x")
+
+            def counted(link: Link) -> OneShotEvent:
+                nonlocal asked
+                asked += 1
+                producer._ledger.moves += asked < 3
+                return request_flush(link)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Link, "request_flush", counted)
+                await producer.flush()
+            assert asked == 3
+
+    with FakeBroker() as broker:
+        run(main(broker))
+
+
 @pytest.mark.parametrize("policy", ["raise", "drop", "block"])
 def test_a_full_queue_does_what_the_settings_say(policy: str) -> None:
     release = threading.Event()

@@ -295,6 +295,8 @@ def test_the_leader_deals_out(member: Member) -> None:
     member.counts["u"] = 2
     member.clock.now += 6
     assert member.turn() == ["beat", "join"]
+    member.joined(2)  # another one leads now
+    assert member.turn() == ["sync"] and not read(member.stub.posted).assignments  # type: ignore[arg-type]
 
 
 def test_who_does_not_lead_leaves_new_topics_to_who_does(member: Member) -> None:
@@ -332,7 +334,9 @@ def test_a_rebalance(member: Member) -> None:
     assert member.view().held == {("t", 0), ("t", 1)} and member.view().generation == 2
     member.joined(3)
     member.given(0, 1)
+    member.clock.now += 1
     assert member.turn() == ["sync"] and member.status.state is GroupState.ASSIGNED
+    assert member.work.lease.seconds_left == pytest.approx(9)
     assert member.stub.kept["t", 2].offset == 20
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fastlog.client import coordinator as module
 from fastlog.client import group_requests as requests
 from fastlog.client.addresses import Address
 from fastlog.client.coordinator import (
@@ -19,11 +21,12 @@ from fastlog.client.coordinator import (
     meaning_of,
 )
 from fastlog.client.group_requests import Identity
+from fastlog.client.kafka_connection import KafkaConnection
 from fastlog.client.kafka_fields import Request
 from fastlog.errors import ConfigError, CoordinationError, GroupCoordinatorError, ProtocolError, TransportError
 from tests.harness.broker import wait_until
 from tests.harness.fake_coordinator import FakeCoordinator
-from tests.harness.timing import PATIENCE
+from tests.harness.timing import PATIENCE, sooner_than
 
 WHO = Identity("m", 1)
 HEARTBEAT = requests.heartbeat("g", WHO)
@@ -76,14 +79,33 @@ def test_one_that_has_just_begun_is_asked_again(server: FakeCoordinator, number:
 
 def test_one_that_does_not_get_ready_is_given_up(server: FakeCoordinator) -> None:
     """When the time is over; the text says what it said."""
-    server.scripts[12] = lambda _: code(14)
     with coordinator(server, 0.1) as made:
+        while not made.is_connected:
+            with contextlib.suppress(NotReachedError):  # on a slow machine
+                beat(made)
+        server.scripts[12] = lambda _: code(14)
         began = time.monotonic()
         with pytest.raises(NotReachedError, match=r"within 0\.1 s: the coordinator is reading its log.*\(error 14\)"):
             beat(made)
         assert time.monotonic() - began < PATIENCE / 2 and not made.is_connected
         with pytest.raises(NotReachedError, match=r"within 0\.05 s"):
             beat(made, timeout=0.05)
+
+
+def test_who_is_stopped_while_it_connects_waits_for_nothing(
+    server: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.held.clear()
+    connected = module.connected
+
+    def slow(*given: Any) -> KafkaConnection:
+        found = connected(*given)
+        made.interrupt()  # in another thread, which sees no connection yet
+        return found
+
+    monkeypatch.setattr(module, "connected", slow)
+    with coordinator(server) as made, sooner_than(PATIENCE), pytest.raises(GroupCoordinatorError, match="was closed"):
+        beat(made)
 
 
 def test_a_connection_that_breaks_is_made_again(server: FakeCoordinator) -> None:

@@ -480,6 +480,20 @@ def test_a_broker_that_left_zookeeper(sync: bool, early: int) -> None:
         assert link.answer(peer, 0).step().counts() == (1, 0, 0)
 
 
+def test_a_broker_that_has_moved_is_gone_to_at_once() -> None:
+    """What was to be waited for before the next try was about the old address."""
+    with still_link() as link:
+        link.put([b"x"])
+        link.refuse()
+        link.step()
+        assert not link.is_connected and link.sleeps_ms() > 0
+        link.listen_again()
+        link.step()
+        assert not link.is_connected
+        link.link.move()
+        assert link.step().accept().messages() == [b"x"]
+
+
 def test_an_idle_connection_to_a_broker_that_left_zookeeper_is_let_go() -> None:
     with still_link() as link:
         link.put([b"x"])

@@ -324,6 +324,10 @@ def test_numbers_begin_anew_in_the_next_epoch_and_at_last_with_another_id(wire: 
         wire.flight.rewind()
         wire.flight.renew(lane)
     assert lane.generation == 32769, "all epochs were used"
+    other = chunk_of([b"c"]).lane
+    assert other is not None
+    wire.flight.renew(other)
+    assert wire.flight.wants_producer, "of another lane, which has epochs left, it is not needed"
     wire.connect()
     assert wire.written() == []
     wire.flight.number_with(10, 0)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import uuid
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from fastlog.client.addresses import Address
 from fastlog.client.kafka_fields import Answer
 from fastlog.client.record_topics import (
     KnownTopic,
@@ -16,8 +21,12 @@ from fastlog.client.record_topics import (
     parse_stored,
     stored,
 )
+from fastlog.client.records import RecordBroker
 from fastlog.errors import ProtocolError
+from fastlog.workers.coordinator import codec
 from tests.harness import today
+from tests.harness.fake_coordinator import FakeCoordinator
+from tests.harness.timing import PATIENCE
 
 ID = uuid.UUID(int=2**127 + 5)
 NAMES = ["a", "ä" * 100, "b" * 249]
@@ -124,3 +133,50 @@ def test_sizes_and_directories() -> None:
     for size in range(len(made)):
         with pytest.raises(ProtocolError):
             parse_stored(Answer(made[:size]))
+
+
+def deleted(request: codec.Request) -> dict[str, Any]:
+    return {"throttle_time": 0, "responses": [{"name": "t", "error_code": 0}]}
+
+
+@pytest.fixture
+def interrupting() -> Iterator[None]:
+    """SIGUSR1 does what SIGINT does, which may be ignored."""
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("interrupting")
+def test_a_call_that_a_signal_ended_leaves_no_answer_to_the_next() -> None:
+    """Which goes over another connection."""
+    main = threading.get_ident()
+
+    def late(request: codec.Request) -> dict[str, Any]:
+        server.scripts[20] = deleted
+        signal.pthread_kill(main, signal.SIGUSR1)
+        return deleted(request)
+
+    with FakeCoordinator() as server, RecordBroker([Address("127.0.0.1", server.port)], timeout=PATIENCE) as broker:
+        server.scripts[20] = deleted
+        broker.delete("t")
+        server.scripts[20] = late
+        server.held.clear()
+        with pytest.raises(KeyboardInterrupt):
+            broker.delete("t")
+        server.held.set()
+        broker.delete("t")
+        assert server.connections == 2
+
+
+def test_a_broker_has_less_time_for_a_change_than_its_answer_is_waited_for() -> None:
+    seen = []
+
+    def noted(request: codec.Request) -> dict[str, Any]:
+        seen.append(request.fields.timeout.total_seconds())
+        return deleted(request)
+
+    with FakeCoordinator() as server, RecordBroker([Address("127.0.0.1", server.port)], timeout=PATIENCE) as broker:
+        server.scripts[20] = noted
+        broker.delete("t")
+    assert len(seen) == 1 and 0 < seen[0] < PATIENCE

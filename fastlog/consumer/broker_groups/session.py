@@ -250,7 +250,6 @@ class BrokerGroupSession(MemberSession):
 
     def _join(self) -> None:
         work, config = self._work, self._work.config
-        self._views = {}
         self._look()
         view = MemberView(
             work.consumer_id,
