@@ -107,6 +107,20 @@ def test_a_rebalance_waits_for_who_has_an_id() -> None:
     assert joined(group.come(told)).code is Code.UNKNOWN_MEMBER_ID
 
 
+def test_who_leaves_with_no_more_than_an_id_has_nobody_join_again() -> None:
+    """A consumer that is closed while it starts; where others wait for it, they wait no longer."""
+    group = stable("c-1", "c-2")
+    told = joined(group.come(needs_id=True)).member_id
+    assert group.leave([(told, None)], 0) == [(told, Code.NONE)]
+    assert group.state is State.STABLE and group.heartbeat("c-1", None, 2, 0) is Code.NONE
+    assert group.leave([(told, None)], 0) == [(told, Code.UNKNOWN_MEMBER_ID)]
+    assert group.state is State.STABLE
+    told = joined(group.come(needs_id=True)).member_id
+    first, second = group.come("c-1"), group.come("c-2")
+    assert group.leave([(told, None)], 0) == [(told, Code.NONE)]
+    assert joined(first).generation == joined(second).generation == 3
+
+
 def test_a_lost_answer_changes_nothing() -> None:
     """A follower that joins again with the same is told the generation there is; the leader may have seen something."""
     group = stable("c-1", "c-2")

@@ -183,9 +183,12 @@ class Group:
 
     def leave(self, who: Sequence[tuple[str, str | None]], now: int) -> list[tuple[str, Code]]:
         """Members leave, given by their ids and instance ids, of which the latter is enough; what is said of each."""
+        count = len(self.members)
         answers = [self._leave(member_id, instance_id) for member_id, instance_id in who]
-        if any(not code for _, code in answers):
+        if len(self.members) < count:
             self._rebalance(now)
+        else:
+            self._complete_if_all_joined(now)  # the others may have waited for who had an id alone
         return answers
 
     def refusal_to_commit(self, member_id: str, instance_id: str | None, generation: int, now: int) -> Code:
