@@ -263,7 +263,7 @@ def test_who_waited_for_a_partition_that_lives_in_another_slot_waits_there_alone
         assert other.fetched() == {("other", 0): (0, len(ONE))}
         workers.wait_still()
         assert workers.count("fetch_looks") == looks + 1
-        writer.produce(BUSY, 0)
+        writer.produce(BUSY, 0, acks=1)
         for client in (first, second):
             assert client.fetched() == {(BUSY, 0): (0, len(ONE))}
 

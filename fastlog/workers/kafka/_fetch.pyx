@@ -555,8 +555,7 @@ cdef class Fetches:
             enter(x, PUTTING)
         else:
             status = self.bridge.convert(c, job, &part.found, part.end, part.offset, <uint64_t>part.most, part.is_whole, False)
-        if status == BRIDGE_LARGE:
-            self.bridge.forget(c, job)
+        if status == BRIDGE_LARGE:  # and nothing was made of what is before it
             if not answer_admitted(c, job.needed):
                 return WAIT_ROOM
             # it is read as a whole, and becomes a record
