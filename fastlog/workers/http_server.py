@@ -271,8 +271,6 @@ class HttpServer:
             try:
                 self._begin_answer(connection, encode_answer(Answer(408, "the request did not come in time\n")))
                 return
-            except BlockingIOError:
-                return
             except OSError:
                 pass  # it is gone
         self._close(connection)

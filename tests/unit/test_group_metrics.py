@@ -64,18 +64,23 @@ def test_every_partition_is_looked_at_once_and_one_that_is_gone_not_at_all() -> 
 
     rows = [
         GroupRow("one", 1, [("a", 0, 4), ("a", 9, 1)]),
+        GroupRow("ahead", 0, [("a", 0, 12), ("a", 1, 5)]),  # of what can be read
         GroupRow("two", 0, [("a", 0, 10), ("a", 1, 5)]),
     ]
     families = {family.name: family for family in group_families(rows, [view(10, 100), view(10, 50, 1)], table)}
     assert looked == [0, 1]
     assert families["fastlog_consumergroup_lag_bytes"].samples == [
         Sample('{consumergroup="one",topic="a",partition="0"}', 60),
+        Sample('{consumergroup="ahead",topic="a",partition="0"}', 0),
+        Sample('{consumergroup="ahead",topic="a",partition="1"}', 25),
         Sample('{consumergroup="two",topic="a",partition="0"}', 0),
         Sample('{consumergroup="two",topic="a",partition="1"}', 25),
     ]
-    assert [sample.value for sample in families["kafka_consumergroup_lag"].samples] == [6, 0, 5]
-    assert [sample.value for sample in families["kafka_consumergroup_current_offset"].samples] == [4, 1, 10, 5]
+    assert [sample.value for sample in families["kafka_consumergroup_lag"].samples] == [6, 0, 5, 0, 5]
+    assert [sample.value for sample in families["kafka_consumergroup_lag_sum"].samples] == [6, 5, 5]
+    assert [sample.value for sample in families["kafka_consumergroup_current_offset"].samples] == [4, 1, 12, 5, 10, 5]
     assert families["kafka_consumergroup_members"].samples == [
         Sample('{consumergroup="one"}', 1),
+        Sample('{consumergroup="ahead"}', 0),
         Sample('{consumergroup="two"}', 0),
     ]

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -35,6 +35,7 @@ from fastlog.workers.metrics import Metrics
 from fastlog.workers.monitor import Pages
 from tests.harness.broker import wait_until
 from tests.harness.shared_log import message
+from tests.harness.timing import patch_time
 
 SECRET = "a-secret-of-some-length"
 EVERYBODY = (SUPERVISOR, FLUSHER, KEEPER, COORDINATOR, ACCEPTOR, FIRST_PROCESSOR, FIRST_PROCESSOR + 1)
@@ -202,6 +203,8 @@ def test_many_topics_are_counted(tmp_path: Path) -> None:
     inside = Inside(tmp_path, registered())
     for number in range(health.MOST_NAMED + 3):
         inside.add(f"topic{number}", 0, 0)
+        if number + 1 == health.MOST_NAMED:
+            assert "more topics" not in inside.get("/ready")[1]
     lines = inside.get("/ready")[1].splitlines()
     assert len(lines) == health.MOST_NAMED + 1 and lines[-1] == "and 3 more topics that are not shown yet"
 
@@ -268,6 +271,35 @@ def test_the_partition_that_waits_for_most_is_named(inside: Inside) -> None:
     for slot, named in ((1, "b"), (2, "b"), (2, "c"), (1, "b"), (0, "b")):
         assert append_bytes(appender, slot, message(14), 1)[0] == 0
         assert largest() == {"topic": named, "partition": 0}
+
+
+def test_the_age_of_what_waits_is_that_of_the_oldest_and_what_is_flushed_waits_no_more(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it may not be visible yet."""
+    rows = [(90, 90, 80, 10), (100, 40, 30, 5), (100, 60, 50, 2), (7, 7, 7, 20)]
+    views = [
+        SimpleNamespace(
+            topic="a", partition=number, log_end=end, flushed_end=flushed, visible_end=visible, state=0,
+            unflushed_since_ns=inside.now_ns - seconds * 1_000_000_000,
+        )
+        for number, (end, flushed, visible, seconds) in enumerate(rows)
+    ]  # fmt: skip
+
+    class Shown:
+        def views(self) -> list[SimpleNamespace]:
+            return views
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inside.arena, name)
+
+    monkeypatch.setattr(inside.health, "_arena", Shown())
+    flush = inside.health.report()["flush"]
+    assert (flush["unflushed_bytes"], flush["largest_unflushed_bytes"], flush["oldest_unflushed_seconds"]) == (
+        100,
+        60,
+        5,
+    )
 
 
 def test_how_long_a_flush_takes_is_told_in_microseconds(inside: Inside) -> None:
@@ -437,6 +469,22 @@ def test_whoever_sees_a_try_end_does_not_begin_another(tmp_path: Path, monkeypat
         threading.settrace(None)
     wait_until("it has ended", lambda: all(thread.name != "fastlog-disk-probe" for thread in threading.enumerate()))
     assert tries == [str(tmp_path)]
+
+
+def test_disks_that_hang_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    class Hangs(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            waits.append(timeout)
+            return False
+
+    nobody: Any = SimpleNamespace(Event=Hangs, Thread=lambda **_: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr(disk_probe, "threading", nobody)
+    patch_time(monkeypatch, disk_probe, monotonic=lambda: 1000.0 + sum(waits))
+    assert DiskProbe(["/a", "/b", "/c"]).problems() == []
+    assert waits == pytest.approx([disk_probe.WAIT_SECONDS, 0.0, 0.0])
 
 
 def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from fastlog.workers import http_server
 from fastlog.workers.http_server import Answer, BadRequestError, HttpServer, Request, encode_answer, parse_head
 from tests.harness.broker import wait_until
 from tests.harness.monitor import Monitor, received
+from tests.harness.timing import PATIENCE
 
 GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
@@ -130,14 +131,17 @@ def test_an_answer_says_what_it_is() -> None:
     assert encode_answer(Answer(405, "no ü\n"), with_body=False).endswith(b"\r\n\r\n")
 
 
-def test_one_request_a_connection(running: Served) -> None:
-    """What comes behind the head is thrown away: a body, or another request."""
+def test_one_request_a_connection(running: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes behind the head is thrown away: a body, or another request. Too much of it ends the connection."""
+    monkeypatch.setattr(http_server, "LINGER_SECONDS", 2 * PATIENCE)
     for more in (b"", b"x" * 5000, GET, b"x" * 100_000):
         with running.client.connect() as sock:
             with contextlib.suppress(ConnectionError):
                 sock.sendall(GET + more)
             if len(more) <= 5000:
                 assert received(sock).body == "hello\n"
+            else:
+                wait_until("it is let go", lambda: len(running.seen) == 4 and not running.held)
     wait_until("four were asked, and no more", lambda: len(running.seen) == 4 and not running.held)
 
 
@@ -195,7 +199,8 @@ def test_a_request_that_does_not_come_is_not_waited_for(served: Served) -> None:
 def test_who_does_not_take_the_answer_or_does_not_leave_goes(
     running: Served, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(http_server, limit, 0.05)
+    for name in ("REQUEST_SECONDS", "ANSWER_SECONDS", "LINGER_SECONDS"):
+        monkeypatch.setattr(http_server, name, 0.05 if name == limit else 2 * PATIENCE)
     running.body = "x" * (10_000_000 if limit == "ANSWER_SECONDS" else 10)
     with running.client.connect() as sock:
         sock.sendall(GET)

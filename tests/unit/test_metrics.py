@@ -244,7 +244,7 @@ def test_of_two_slots_the_one_that_lives_is_told(inside: Inside) -> None:
 
 
 def test_the_size_is_that_of_what_is_held(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments are asked for once, until the oldest one goes."""
+    """Segments are asked for once, until the oldest one goes, or the partition is another one."""
     inside.manager.create_partition("logs", 0)
     assert value(inside, "kafka_log_log_size", topic="logs", partition="0") == 0
     with monkeypatch.context() as patched:
@@ -252,8 +252,9 @@ def test_the_size_is_that_of_what_is_held(inside: Inside, monkeypatch: pytest.Mo
         (view,) = inside.arena.views()
         assert inside.metrics._start(view) == 0
         moved = view._replace(log_end=500, log_offset=500, table_head=view.table_head + 1)
-        with pytest.raises(AttributeError):
-            inside.metrics._start(moved)
+        for other in (moved, view._replace(life=view.life + 1)):
+            with pytest.raises(AttributeError):
+                inside.metrics._start(other)
 
 
 def test_processes(inside: Inside) -> None:
