@@ -83,7 +83,7 @@ class TopicMaker:
         held = self._manager.partitions(topic)
         if held:
             return 0 if format_name(held[0].format) == RECORD_BATCHES else 3
-        if not self._authorizer.is_allowed(client, Operation.CREATE, topic):
+        if not all(self._authorizer.is_allowed(client, each, topic) for each in (Operation.CREATE, Operation.DESCRIBE)):
             return 29
         made: dict[str, Any] = {"format_name": RECORD_BATCHES, "topic_id": uuid.uuid4().bytes}
         try:

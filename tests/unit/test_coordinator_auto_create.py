@@ -143,6 +143,17 @@ def test_who_may_not(tmp_path: Path) -> None:
         assert ask(running, "mine") == [Code.NONE] and not asked, "who may see a topic is the processor's to know"
 
 
+def test_who_may_not_see_a_topic_does_not_make_it_beside_another(tmp_path: Path) -> None:
+    """A request is passed on as a whole for the others that it names."""
+
+    def rule(_principal: str, _host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+        return (operation, name) != (Operation.DESCRIBE, "hidden")
+
+    with Coordinated(tmp_path / "log", rule=rule) as running:
+        assert ask(running, "hidden", "seen") == [Code.TOPIC_AUTHORIZATION_FAILED, Code.NONE]
+        assert running.topics.names() == ["seen"]
+
+
 def test_no_room_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with Coordinated(tmp_path / "log", partitions=8, partitions_by_topic={"wide": 9, "narrow": 2}) as running:
         assert ask(running, "wide", "narrow") == [Code.KAFKA_STORAGE_ERROR, Code.NONE]

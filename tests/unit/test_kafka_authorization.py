@@ -127,6 +127,14 @@ def test_who_may_see_a_topic_may_not_make_it_for_that(client: raw.RawClient, rul
     assert metadata(client, "new")[0].error_code == 0
 
 
+def test_who_may_make_a_topic_and_not_see_it_makes_none(workers: Workers, client: raw.RawClient, rules: Rules) -> None:
+    """Alone, and beside one for which the coordinator is asked."""
+    rules.refused = {(DESCRIBE, "hidden")}
+    for names in (["hidden"], ["hidden", "new"]):
+        assert [topic.error_code for topic in metadata(client, *names)] == [29, 0][: len(names)]
+        assert "hidden" not in {view.topic for view in workers.arena.views()}
+
+
 def test_the_operations_that_are_allowed_are_told(client: raw.RawClient, rules: Rules) -> None:
     rules.refused = {(WRITE, "mine"), (DELETE, "mine")}
     (told,) = metadata(client, "mine")

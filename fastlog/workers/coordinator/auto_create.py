@@ -44,7 +44,9 @@ def _begin(name: bytes, context: Context, until: float) -> Pending | Code:
     if not is_legal(name):
         return Code.INVALID_TOPIC_EXCEPTION
     topic, topics = name.decode(), context.broker.topics
-    if not topics.is_known(topic) and not context.may(Operation.CREATE, topic):
+    if not topics.is_known(topic) and not all(
+        context.may(each, topic) for each in (Operation.CREATE, Operation.DESCRIBE)
+    ):
         return Code.TOPIC_AUTHORIZATION_FAILED
     return topics.wanted(topic) if time.monotonic() < until else Code.LEADER_NOT_AVAILABLE
 
