@@ -301,7 +301,9 @@ def test_an_assignment_is_told_when_it_is_kept() -> None:
     second = group.come()
     group.come("c-1")
     waiting = group.sync("c-2", None, 2, "consumer", "range", {}, 0)
-    mine = group.sync("c-1", None, 2, None, None, {"c-1": b"1", "c-2": b"2"}, 0)
+    lost = group.sync("c-1", None, 2, None, None, {"c-1": b"1", "c-2": b"2"}, 0)
+    mine = group.sync("c-1", None, 2, None, None, {"c-1": b"another", "c-2": b""}, 0)  # it counts once
+    assert lost.value == Synced(Code.UNKNOWN_MEMBER_ID)
     assert (waiting.value, mine.value, joined(second).code) == (None, None, Code.NONE)
     (store,) = group.take_stores()
     assert [(each.member_id, each.assignment, each.metadata) for each in store.record.members] == [
@@ -395,7 +397,10 @@ def test_who_is_in_no_group_commits_where_nobody_is() -> None:
     assert group.refusal_to_commit("", None, -1, 0) is Code.UNKNOWN_MEMBER_ID
     assert group.refusal_to_commit("c-1", None, -1, 0) is Code.ILLEGAL_GENERATION
     assert group.refusal_to_commit("c-1", None, 1, 0) is Code.NONE
+    coming = joined(group.come(needs_id=True)).member_id
     group.leave([("c-1", None)], 0)
+    assert group.refusal_to_commit("", None, -1, 0) is Code.UNKNOWN_MEMBER_ID, "somebody is on the way"
+    group.leave([(coming, None)], 0)
     assert group.refusal_to_commit("", None, -1, 0) is Code.NONE
     assert group.refusal_to_commit("c-1", None, 1, 0) is Code.UNKNOWN_MEMBER_ID
 
@@ -480,6 +485,29 @@ def test_a_static_member_comes_back_and_nobody_notices() -> None:
     assert joined(group.come(former, instance_id="i")).code is Code.FENCED_INSTANCE_ID
     assert group.leave([(former, "i")], 0) == [(former, Code.FENCED_INSTANCE_ID)]
     assert group.leave([("", "i")], 0) == [(now.member_id, Code.NONE)]
+
+
+def test_a_static_member_that_comes_back_is_as_it_says_now() -> None:
+    """With a session of its own from now on; whether its former self asked for an assignment is no matter any more."""
+    group = stable("c-1")
+    former = group.come(instance_id="i")
+    group.come("c-1")
+    group.ask("c-1", {joined(former).member_id: b"1"})
+    group.settle()
+    assert group.state is State.STABLE
+    now = {"client_id": "other", "client_host": "/10.0.0.9", "session_ms": REBALANCE, "rebalance_ms": 2 * REBALANCE}
+    back = group.come(instance_id="i", now=SESSION - 1, **now)
+    group.settle()
+    (kept,) = (each for each in group.kept[-1].members if each.instance_id == "i")
+    assert {name: getattr(kept, name) for name in now} == now
+    assert (kept.member_id, kept.assignment) == (joined(back).member_id, b"1")
+    for moment in range(SESSION - 1, REBALANCE + SESSION - 1, SESSION - 1):
+        group.heartbeat("c-1", None, 2, moment)
+        group.tick(moment)
+        assert (group.state, set(group.members)) == (State.STABLE, {"c-1", kept.member_id})
+    group.heartbeat("c-1", None, 2, REBALANCE + SESSION - 1)
+    group.tick(REBALANCE + SESSION - 1)
+    assert kept.member_id not in group.members
 
 
 @pytest.mark.parametrize("skips", [True, False])
@@ -584,6 +612,23 @@ def test_a_group_goes_on_after_its_coordinator_as_it_was_kept() -> None:
     assert waiting.value is None and len(again.members) == 2, "who waits for the others to join is there"
     empty = Group.restored(Stored("consumer", 7, None, None, ()), Limits(0, 9), 0)
     assert (empty.state, empty.generation, empty.due) == (State.EMPTY, 7, NEVER)
+
+
+def test_the_next_coordinator_but_one_knows_a_static_member_that_the_log_still_has() -> None:
+    """It left, what is kept without it is on its way, and it is back: until its new id is kept it has not joined."""
+    group = stable("c-1")
+    static = group.come(instance_id="i")
+    group.come("c-1")
+    group.ask("c-1", {joined(static).member_id: b"1"})
+    group.settle()
+    after = Group.restored(group.kept[-1], Limits(0, 9), 0, lambda: "new")
+    asked = Joining("c-1", None, "c", "h", SESSION, REBALANCE, "consumer", RANGE, needs_id=False)
+    assert after.leave([("", "i")], 0) == [(joined(static).member_id, Code.NONE)]
+    assert joined(after.join(asked, 0)).generation == 3
+    after.sync("c-1", None, 3, None, None, {}, 0)
+    assert len(after.take_stores()) == 1
+    back = after.join(asked._replace(member_id="", instance_id="i"), 0)
+    assert back.value is None and len(after.take_stores()) == 1
 
 
 @pytest.mark.parametrize("second", ["after an error", "while the first waits"])

@@ -333,7 +333,6 @@ class Group:
         member = self.members.pop(former)
         member.answer_join(Joined(Code.FENCED_INSTANCE_ID, former))
         member.answer_sync(Synced(Code.FENCED_INSTANCE_ID))
-        self._promised.pop(former, None)
         self._unsynced.discard(former)
         member.member_id = self._make_id(asked)
         self.members[member.member_id] = member
