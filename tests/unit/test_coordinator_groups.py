@@ -521,6 +521,11 @@ def test_each_request_asks_for_its_operation(tmp_path: Path) -> None:
                 case _:
                     code = found.error_code
             assert code == denied, key
+        for version in (1, 2, 7):  # an error is each partition's at first, and then the whole answer's
+            only = {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}], "require_stable": False}
+            found = running.ask(FETCH, version, **only)
+            told = [int(part.error_code) for each in found.topics for part in each.partitions]
+            assert told == ([denied] if version < 2 else []) and getattr(found, "error_code", denied) == denied
         assert [each.group_id for each in running.ask(LIST, 0).groups] == ["g"]
         refused |= {(ResourceType.CLUSTER, Operation.DESCRIBE)}
         assert running.ask(LIST, 0).groups == ()

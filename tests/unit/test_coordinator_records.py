@@ -171,6 +171,16 @@ def test_an_end_that_is_not_flushed_is_waited_for_no_longer_than_that(
     assert delete(running, 6) == (Code.NONE, 6)
 
 
+def test_what_is_behind_the_new_beginning_is_not_waited_for(tmp_path: Path) -> None:
+    with Coordinated(tmp_path / "log", flush_interval_ms=3_600_000) as running:
+        running.create("t")
+        append(running, "t", 3)
+        flush(running, "t")
+        append(running, "t", 3)
+        assert delete(running, 2) == (Code.NONE, 2)
+        assert running.topics.partitions("t")[0].visible_offset == 3
+
+
 def test_what_is_out_of_service_is_for_another_time(running: Coordinated) -> None:
     running.create("t")
     append(running, "t", 10)
