@@ -73,6 +73,8 @@ def test_two_members_share_a_group(running: Asked, version: int) -> None:
         assert (first.error_code, first.generation_id) == (Code.MEMBER_ID_REQUIRED, -1)
         first = running.join(first.member_id, version)
     assert (first.error_code, first.generation_id, first.leader) == (0, 1, first.member_id)
+    group = running.groups.group("g")
+    assert group is not None and group.members[first.member_id].rebalance_ms == (60_000 if version else 10_000)
     waiting = running.begin_to_join(version=min(version, 3))
     running.turn()
     assert not waiting and running.beat(first.member_id, version=min(version, 4)) == Code.REBALANCE_IN_PROGRESS
@@ -88,9 +90,13 @@ def test_two_members_share_a_group(running: Asked, version: int) -> None:
     assert (mine.error_code, mine.assignment) == (0, b"1")
     assert running.answer(late).assignment == b"2"
     assert running.beat(second.member_id, 2) == 0
-    gone = {"member_id": second.member_id, "members": [{"member_id": second.member_id, "group_instance_id": None}]}
-    left = running.ask(LEAVE, min(version, 5), group_id="g", **gone)
+    rows = [(second.member_id, None), ("nobody", "i")]
+    who = [{"member_id": member, "group_instance_id": instance} for member, instance in rows]
+    left = running.ask(LEAVE, min(version, 5), group_id="g", member_id=second.member_id, members=who)
     assert left.error_code == 0
+    if version >= 3:
+        told = [(row.member_id, row.group_instance_id, row.error_code) for row in left.members]
+        assert told == [(*rows[0], 0), (*rows[1], Code.UNKNOWN_MEMBER_ID)]
     assert running.beat(second.member_id, 2) == Code.UNKNOWN_MEMBER_ID
 
 

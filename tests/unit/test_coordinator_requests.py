@@ -118,6 +118,8 @@ def test_the_settings_of_a_topic_are_described(running: Coordinated, version: in
     assert rows["retention.ms"].config_source == 5
     (found,) = running.ask(32, version, resources=[asked | {"configuration_keys": ["segment.ms"]}], **more).results
     assert [row.name for row in found.configs] == ["segment.ms"]
+    (found,) = running.ask(32, version, resources=[asked | {"configuration_keys": []}], **more).results
+    assert {row.name for row in found.configs} == set(KEYS), "no key is named, and so all are asked for"
 
 
 @pytest.mark.parametrize(
