@@ -28,6 +28,7 @@ from fastlog.workers.kafka.codes import Code
 from tests.harness import raw_client as raw
 from tests.harness import today
 from tests.harness.shared_log import LIMITS
+from tests.harness.topic_maker import TopicMaker
 from tests.harness.workers import Workers, drain, is_silent
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -870,6 +871,18 @@ def test_what_is_being_made_is_not_shown(workers: Workers, client: Client) -> No
     assert told(name="growing") == (0, [0]) and listed()["growing"] == 1
     workers.arena.settle(second)
     assert told(name="growing") == (0, [0, 1]) and listed()["growing"] == 2
+
+
+def test_who_asks_for_a_topic_that_is_being_made_waits_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Workers(tmp_path) as workers, Client(workers) as client:
+        manager = LogManager(workers.processors[0].config, workers.arena)
+        words: dict[str, Any] = {"format_name": RECORD_BATCHES, "topic_id": b"g" * 16, "settled": False}
+        index = manager.create_partition("growing", 0, count=1, **words)
+        monkeypatch.setattr(TopicMaker, "_make", lambda *_: workers.arena.settle(index) or 0)
+        (made,) = client.make("growing")
+        assert (made.error_code, len(made.partitions)) == (0, 1)
 
 
 def test_an_index_does_not_take_the_place_of_its_own_segment(tmp_path: Path) -> None:
