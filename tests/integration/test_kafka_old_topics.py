@@ -163,7 +163,7 @@ def test_a_topic_is_shown_grown_and_deleted(address: str, broker: Broker) -> Non
         assert old.produce_ack("spread", 3, raw.entry(b"y"), raw.FLUSHED).error == 0
     admin.delete_topics(["spread"])["spread"].result(PATIENCE)
     wait_until("it is gone", lambda: "spread" not in admin.list_topics(timeout=PATIENCE).topics)
-    assert not list(broker.log_dirs[0].glob("spread-*/*.kafka"))
+    wait_until("its files are gone", lambda: not list(broker.log_dirs[0].glob("spread-*/*.kafka")))
 
 
 def test_a_producer_of_today_is_told_at_once(address: str) -> None:
