@@ -67,7 +67,7 @@ def test_one(started, fastlog_topic, number):
         broker.restart()
 
 def test_several(nothing_left, fastlog_cluster):
-    first, second = fastlog_cluster(2, processors=1)
+    first, second = fastlog_cluster(processors=1)
     (third,) = fastlog_cluster(1)
     assert len({{broker.port for broker in (first, second, third)}}) == 3
 """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from fastlog import testing
 from fastlog.errors import TransportError
 from fastlog.message import encode_set
 from fastlog.testing import BrokerStartError, Proxy, RunningBroker
+from fastlog.testing.running import begin_test, logs_of_test
 from tests.fault.cycles import traces
 from tests.fault.side_by_side import xdist
 from tests.harness.broker import wait_until
@@ -141,7 +144,8 @@ def test_the_port_stays_over_restarts_and_kills() -> None:
         for end in (running.stop, running.kill):
             with RawClient(running.port) as client:
                 client.produce_ack("t", 0, encode_set([b"a"]), acks=2)
-            end()
+            pid = running.pids()["supervisor"]
+            assert end() == (pid if end == running.kill else 0)
             assert not running.running
             with pytest.raises(TransportError), running.consumer(timeout=1) as consumer:
                 consumer.fetch("t", 0, 0)
@@ -153,6 +157,9 @@ def test_the_port_stays_over_restarts_and_kills() -> None:
         running.restart()
         with running.consumer() as consumer:
             assert len(list(consumer.messages("t", 0))) == 2
+        os.kill(running.pids()["supervisor"], signal.SIGKILL)
+        wait_until("it has ended", lambda: not running.running)
+        assert running.stop() == -signal.SIGKILL
 
 
 def test_a_paused_processor_holds_its_answers(shared: RunningBroker) -> None:
@@ -174,7 +181,7 @@ def test_a_paused_processor_holds_its_answers(shared: RunningBroker) -> None:
 def test_a_paused_broker_still_ends() -> None:
     with testing.broker(processors=1) as running:
         for role in ("supervisor", "processor-0"):
-            running.pause(role)
+            assert psutil.Process(running.pause(role)).status() == psutil.STATUS_STOPPED
         pids = set(running.pids().values())
     assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
 
@@ -184,6 +191,8 @@ def test_a_full_disk_refuses_and_recovers() -> None:
     with testing.broker(processors=1) as running, RawClient(running.port) as client:
         client.produce_ack("t", 0, encode_set([b"before"]), acks=2)
         running.fill_disk()
+        limits = {role: resource.prlimit(pid, resource.RLIMIT_FSIZE)[0] for role, pid in running.pids().items()}
+        assert set(limits.values()) == {0} and "supervisor" in limits, "which gives its own to those that it starts"
         refused = client.produce_ack("t", 0, encode_set([b"refused"]), acks=1)
         assert refused.error == STORAGE_ERROR
         assert client.fetch_ok("t", 0, 0) == encode_set([b"before"])
@@ -231,19 +240,34 @@ def test_a_proxy_passes_on_the_end_of_each_side(shared: RunningBroker) -> None:
             assert direct.log_end("ended", 0) == 11
 
 
-def test_a_slow_disk_from_the_next_start_on() -> None:
-    """A flush takes at least that long, and none does before and after."""
+def test_a_slow_disk_from_the_next_start_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush takes at least that long, and none does before and after; other faults that are wanted stay."""
+    others = "ftruncate@900000=EIO"
+    monkeypatch.setenv("FASTLOG_FAULTS", others)
+
+    def faults(running: RunningBroker) -> str:
+        variables = Path(f"/proc/{running.pids()['supervisor']}/environ").read_text().split("\0")
+        return dict(variable.split("=", 1) for variable in variables if variable)["FASTLOG_FAULTS"]
+
     with testing.broker(processors=1, disk_delay=0.3) as running, RawClient(running.port) as client:
         begun = time.monotonic()
         client.produce_ack("slow", 0, encode_set([b"a"]), acks=2)
         assert time.monotonic() - begun >= 0.3
-        assert "FASTLOG_FAULTS" not in os.environ
+        assert faults(running) == f"{others},fdatasync@1-=slow:300" and os.environ["FASTLOG_FAULTS"] == others
         client.close()
         running.stop()
         running.disk_delay = 0.0
         running.start()
-        (supervisor,) = (pid for role, pid in running.pids().items() if role == "supervisor")
-        assert b"FASTLOG_FAULTS" not in Path(f"/proc/{supervisor}/environ").read_bytes()
+        assert faults(running) == others
+
+
+def test_so_much_of_a_log_is_told_with_a_failed_test(shared: RunningBroker) -> None:
+    """The end of it, if it has said more since the test began."""
+    begin_test()
+    with shared.log_path.open("ab") as log:
+        log.write(b"x" * 2**21 + b"the end\n")
+    (told,) = (text for address, text in logs_of_test() if address == shared.address)
+    assert told.endswith("xthe end\n") and len(told) < 2**20
 
 
 def test_a_group_waits_for_no_further_members() -> None:

@@ -72,7 +72,21 @@ def test_shared(fastlog_shared_broker):
 def test_own(fastlog_broker):
     assert False
 
-def test_block():
+@pytest.fixture
+def fails_before(fastlog_shared_broker):
+    with fastlog_shared_broker.log_path.open("a") as log:
+        log.write("HTTP, as one more refusal would not be logged\\n")
+    assert False
+
+def test_setup(fails_before):
+    pass
+
+@pytest.fixture
+def fails_behind():
+    yield
+    assert False, "all was told before"
+
+def test_block(fails_behind):
     with fastlog.testing.broker() as broker:
         ask_nonsense(broker)
         assert False
@@ -91,11 +105,10 @@ def test_after():
 def test_a_failure_shows_what_its_brokers_said(tmp_path: Path) -> None:
     """And nothing of other tests: neither what a shared broker said before, nor a log of a test that passed."""
     (tmp_path / "test_it.py").write_text(FAILING)
-    run = run_pytest(tmp_path, "-p", "no:randomly")
-    failures = dict(
-        re.findall(r"^_+ (test_\w+) _+\n(.*?)(?=^_+ test_|^=+ short test summary)", run.stdout, re.M | re.S)
-    )
-    assert set(failures) == {"test_quiet", "test_shared", "test_own", "test_block", "test_after"}, run.stdout
+    run = run_pytest(tmp_path, "-p", "no:randomly", "--setup-show")
+    assert "SETUP    S fastlog_shared_broker" in run.stdout, "one for all tests of the process"
+    found = re.findall(r"^_+ (?:ERROR at )?(.*?test_\w+) _+\n(.*?)(?=^_+ \w.* _+$|^=+ )", run.stdout, re.M | re.S)
+    failures = dict(found)
     logs = {
         name: re.findall(r"^-+ log of the broker [\d.:]+ -+\n(.*?)(?=^-+ |\Z)", text, re.M | re.S)
         for name, text in failures.items()
@@ -103,11 +116,13 @@ def test_a_failure_shows_what_its_brokers_said(tmp_path: Path) -> None:
     assert {name: len(found) for name, found in logs.items()} == {
         "test_quiet": 0,
         "test_shared": 1,
+        "setup of test_setup": 1,
+        "teardown of test_block": 0,
         "test_own": 1,
         "test_block": 1,
         "test_after": 0,
     }, run.stdout
     assert "fastlog-broker: ready" in logs["test_own"][0]
     assert "ready" not in logs["test_shared"][0]
-    for name in ("test_shared", "test_block"):
+    for name in ("test_shared", "test_block", "setup of test_setup"):
         assert logs[name][0].count("HTTP") == 1, logs[name]

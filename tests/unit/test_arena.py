@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import select
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fastlog.errors import LogError
+from fastlog.log._append import end_life
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, WHY_ROOM, Arena
 from fastlog.log._shared_memory import COORDINATOR, COUNTERS, FIRST_PROCESSOR, FLUSHER, KEEPER, MAX_PROCESSORS
 from fastlog.log.slots import SlotSpec
@@ -23,6 +25,7 @@ from tests.harness.shared_log import (
     stop,
     wait_until,
 )
+from tests.harness.stopped import stopped_at
 
 
 def spec(topic: str = "t", partition: int = 0, **changes: object) -> SlotSpec:
@@ -293,6 +296,49 @@ def test_who_lives_neither_returns_nor_goes(tmp_path: Path) -> None:
         with pytest.raises(LogError, match=f"slot {index} has no partition {what}"):
             call(index)
         assert (arena.view(index), arena.change_count, arena.leaving(), arena.returning()) == before
+
+
+def test_a_partition_like_another_is_settled_as_it_is(tmp_path: Path) -> None:
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 8, 16)
+    first = arena.add(spec(settled=0))
+    assert not arena.view(arena.add(spec(partition=1, settled=1), like=first)).settled
+    arena.settle(first)
+    assert arena.view(arena.add(spec(partition=2, settled=0), like=first)).settled
+
+
+def test_whoever_waits_is_woken_by_what_it_waits_for(tmp_path: Path) -> None:
+    """A start that is written down, also one that is so already; a flush that is wanted; a partition that lives on."""
+    log = SharedLog(tmp_path)
+    arena = log.arena
+
+    def wakes(process: int, call: Callable[[], object]) -> bool:
+        for number in (FLUSHER, KEEPER, FIRST_PROCESSOR):
+            arena.wake_taken(number)
+        call()
+        return readable(arena.eventfd(process))
+
+    for _ in range(2):
+        assert not wakes(FIRST_PROCESSOR, lambda: arena.publish_start(0, 0))
+        arena.wait_for_end(0, FIRST_PROCESSOR)
+        assert wakes(FIRST_PROCESSOR, lambda: arena.publish_start(0, 0))
+    assert wakes(FLUSHER, lambda: arena.demand_flush(0))
+    assert arena.create_lock()
+    assert end_life(log.appender, 0, True)
+    assert wakes(FIRST_PROCESSOR, lambda: arena.revive(0))
+    arena.create_unlock()
+
+
+def test_what_waits_for_a_flush_is_no_older_than_the_last_one_that_began(tmp_path: Path) -> None:
+    """It came while that was under way, which leaves nothing of before."""
+    log = SharedLog(tmp_path)
+    log.append(message(12))
+    first = log.view().unflushed_since_ns
+    with stopped_at("flush.end_read", log.flush) as flush:
+        log.append(message(12))
+        assert log.view().unflushed_since_ns == first
+        assert flush.go_on() == 0
+    assert log.view().log_end > log.view().flushed_end
+    assert log.view().unflushed_since_ns > first
 
 
 def test_the_lowest_descriptor_is_given_back_like_any(tmp_path: Path) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fastlog.log._append import Appender, append_bytes
+from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
-from fastlog.log._shared_memory import FLUSHER, STAGE_FLUSHER
+from fastlog.log._shared_memory import FIRST_PROCESSOR, FLUSHER, STAGE_FLUSHER
+from fastlog.log.slots import SlotSpec
 from tests.harness import raw_client as raw
-from tests.harness.shared_log import DONE, SharedLog, in_child, message, start_flusher, stop, wait, wait_until
+from tests.harness.shared_log import DONE, LIMITS, SharedLog, in_child, message, start_flusher, stop, wait, wait_until
 from tests.harness.workers import Workers
 
 ENTRY = message(12)
@@ -53,6 +56,28 @@ def test_syncs_that_do_not_come_back_take_no_thread_of_another_directory(tmp_pat
     wait_until(lambda: flushed(log, *range(1, 12, 2)) >= 5)
     assert flushed(log, *range(0, 12, 2)) < 6
     wait_until(lambda: log.arena.cell(FLUSHER)[1] > beat)
+
+
+def test_a_new_partition_is_looked_at_though_nothing_is_appended(tmp_path: Path, children: list[int]) -> None:
+    """Its name is to be on the disk: not only when everything is looked at, which is once in a heartbeat."""
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 2, 16)
+    log = SharedLog.over(arena)
+
+    def add(topic: str) -> int:
+        folder = tmp_path / f"{topic}-0"
+        folder.mkdir()
+        (folder / f"{0:020}.kafka").touch()
+        limits: Any = {**LIMITS, "flush_messages": 1}
+        return arena.add(SlotSpec(topic, 0, 0, 0, 1, segments=[(0, 1, 0)], log_end=0, durable=False, **limits))
+
+    assert add("old") == 0
+    children.append(start_flusher(arena, heartbeat_ms=600_000))
+    assert log.append(ENTRY) == DONE
+    wait_until(lambda: flushed(log, 0))
+    assert add("new") == 1
+    assert log.view(1).dir_synced_tail == 0
+    assert log.append(ENTRY) == DONE
+    wait_until(lambda: log.view(1).dir_synced_tail == 1)
 
 
 def threads_of(pid: int) -> list[str]:

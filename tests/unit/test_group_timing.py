@@ -112,6 +112,16 @@ def test_who_leaves_waits_a_second_for_a_broker_that_does_not_say_where_to_begin
         assert is_lost or member.work.status.error is None
 
 
+def test_who_waits_to_leave_gives_signs_of_life(shown: FakeZooKeeper, clock: Clock) -> None:
+    """Or what it is about to commit would be another's by then."""
+    member = Stepped(shown, "a", {"s": 1}, auto_commit=True)
+    member.settle(clock)
+    member.readers.unknown.add(ONLY)
+    signs = _both(shown, clock, [], [])
+    run_for(member, clock, 6.7)
+    assert [sign for sign in signs if sign > 6.7], signs
+
+
 def _both(tree: FakeZooKeeper, clock: Clock, signs: list[float], audits: list[float]) -> list[float]:
     began = clock.now
 

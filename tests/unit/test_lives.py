@@ -77,11 +77,11 @@ def add_slot(arena: Arena, topic: str, partition: int = 0, directory: int = 0) -
     )
 
 
-def end(log: SharedLog, slot: int = 0) -> None:
+def end(log: SharedLog, slot: int = 0, *, returns: bool = False) -> None:
     """End a life as the keeper does."""
     assert log.arena.create_lock()
     try:
-        assert end_life(log.appender, slot)
+        assert end_life(log.appender, slot, returns)
     finally:
         log.arena.create_unlock()
 
@@ -171,6 +171,7 @@ def test_nothing_of_the_state_is_inherited(tmp_path: Path) -> None:
     live_again(log)
     view = log.view()
     assert (view.state, view.log_start, view.table_tail - view.table_head) == (0, 0, 1)
+    assert view.unflushed_since_ns == 0
     assert log.append(ENTRY) == DONE and log.flush() == 0
     assert log.arena.counters(FLUSHER)["rewritten_bytes"] == 0
 
@@ -220,6 +221,12 @@ def test_a_view_is_of_one_life(tmp_path: Path) -> None:
     with stopped_at("view.ends_read", lambda: log.arena.live_view(0)) as looks:
         end(log)
         assert looks.go_on() is None
+    free(log)
+    assert add(log.arena, "back") == 0
+    end(log, returns=True)
+    with stopped_at("view.ends_read", lambda: log.arena.shown_view(0)) as looks:
+        log.arena.succeed(0)
+        assert looks.go_on() is None
 
 
 def test_what_leaves_is_of_one_life(tmp_path: Path) -> None:
@@ -230,6 +237,32 @@ def test_what_leaves_is_of_one_life(tmp_path: Path) -> None:
     with stopped_at("leaving.read", log.arena.leaving) as looks:
         free(log, 0)
         assert [row.partition for row in looks.go_on()] == [1]
+    assert add(log.arena, "next") == 0
+    end(log, 0)
+    with stopped_at("leaving.read", log.arena.leaving) as looks:
+        free(log, 0)
+        assert add(log.arena, "third") == 0
+        end(log, 0)
+        assert [row.partition for row in looks.go_on()] == [1]
+
+
+def test_everybody_has_to_see_that_a_partition_lives_elsewhere(tmp_path: Path) -> None:
+    """Though all had seen that its life here was over: it was found here on until then."""
+    log = SharedLog(tmp_path)
+    end(log, returns=True)
+
+    def all_see() -> None:
+        for number in range(log.arena.processes):
+            log.arena.see(number, log.arena.change_count)
+
+    all_see()
+    assert log.arena.is_past(0)
+    before = log.arena.retention_generation
+    log.arena.succeed(0)
+    assert not log.arena.is_past(0)
+    assert log.arena.retention_generation == before + 1, "nobody closes its files"
+    all_see()
+    assert log.arena.is_past(0)
 
 
 def test_descriptors_of_what_has_gone_are_closed(tmp_path: Path) -> None:

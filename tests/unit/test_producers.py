@@ -261,6 +261,18 @@ def test_without_room_the_one_that_was_used_longest_ago_is_forgotten(tmp_path: P
     assert log.count("producers_forgotten_early") == 2
 
 
+def test_of_more_than_there_is_room_for_those_that_were_used_last_are_loaded(tmp_path: Path) -> None:
+    """However long ago the others were, which go first as well when somebody new comes."""
+    log = Log(tmp_path, blocks=0)
+    ages = (9, 1, 2**50, 7, 3, 2**60)
+    slot = log.add(5, tuple(ProducerState(n, 0, (Numbered(0, 0, 0, 0),), age) for n, age in enumerate(ages)))
+    assert log.ids(slot) == [0, 1, 3, 4]
+    ages = (2**50, 5, 2**60, 7)
+    slot = log.add(6, tuple(ProducerState(n, 0, (Numbered(0, 0, 0, 0),), age) for n, age in enumerate(ages)))
+    assert [log.one(number, 0, 0, slot=slot) for number in (8, 9)] == [DONE, DONE]
+    assert log.ids(slot) == [1, 3, 8, 9]
+
+
 @pytest.mark.parametrize(("age_ms", "early"), [(119_000, 1), (121_000, 0)])
 def test_only_who_was_used_within_two_minutes_is_forgotten_early(tmp_path: Path, age_ms: int, early: int) -> None:
     log = Log(tmp_path, blocks=0)
@@ -352,6 +364,21 @@ def test_a_slot_that_is_free_has_given_its_blocks_back_and_knows_nobody(tmp_path
     assert (log.known(), log.arena.sequenced(0)) == ([], False)
     assert [log.one(3, 0, 9), log.one(29, 0, 9)] == [DONE, DONE]  # one in the slot, one in a block
     assert log.arena.sequenced(0)
+
+
+def test_what_a_creator_that_died_wrote_of_producers_is_forgotten(tmp_path: Path) -> None:
+    log = Log(tmp_path, blocks=4)
+    states = [ProducerState(number, 0, (Numbered(0, 0, 0, 0),)) for number in range(9)]
+
+    def create() -> None:
+        assert log.arena.create_lock()
+        log.add(1, tuple(states))
+
+    assert in_child(create, "create.slot_written=kill") == -9
+    assert log.arena.create_lock()
+    slot = log.add(1, tuple(states[5:7]))
+    log.arena.create_unlock()
+    assert (log.ids(slot), log.arena.producer_blocks_taken) == ([5, 6], 0)
 
 
 def test_what_a_recovered_log_knew_is_known(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""What a reader of record batches asks for, and when: on a channel that gives what a test has ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fastlog.client.record_fetching import Batches
+from fastlog.consumer import record_reader
+from fastlog.consumer.record_reader import RecordReader, RecordRequests
+from fastlog.record_batches import Record, build
+
+
+class Channel:
+    """Answers each request with the next of ``answers``; ``interrupted``: the next one is sent, and a signal comes."""
+
+    broker = "there"
+
+    def __init__(self) -> None:
+        self.answers: list[Batches] = []
+        self.interrupted = False
+        self.has_pending = False
+        self.asked: list[int] = []
+        """At which offset each request began."""
+        self.drops = 0
+
+    def alone(self, work: Callable[[], int]) -> int:
+        return work()
+
+    def post(self, frame: bytes, most_bytes: int, wait: float) -> None:
+        assert not self.has_pending, "an answer is to come"
+        self.has_pending = True
+        self.asked.append(int.from_bytes(frame, "big"))
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def collect(self) -> Any:
+        self.has_pending = False
+        return self.answers.pop(0)
+
+    def drop(self) -> None:
+        self.drops += 1
+        self.has_pending = False
+
+    def check(self) -> None:
+        pass
+
+
+@pytest.fixture
+def channel(monkeypatch: pytest.MonkeyPatch) -> Channel:
+    """Requests are the offset alone, and answers are what they are read as."""
+    monkeypatch.setattr(record_reader.record_fetching, "parse_batches", lambda body, *_: body)
+    monkeypatch.setattr(RecordRequests, "framed", lambda self, request: (request.to_bytes(8, "big"), 1))
+    monkeypatch.setattr(record_reader.record_fetching, "fetch", lambda topic_id, partition, offset, **_: offset)
+    return Channel()
+
+
+def reader_of(channel: Channel, *, ahead: bool) -> RecordReader:
+    given: Any = channel
+    return RecordReader(given, RecordRequests(given), "t", bytes(16), 0, 0, 1000, ahead=ahead)
+
+
+def answer(offset: int, high_watermark: int, *values: bytes) -> Any:
+    data = build([Record(None, value, 5) for value in values], base_offset=offset) if values else b""
+    return Batches(0, high_watermark, 0, memoryview(data))
+
+
+def test_the_end_is_asked_for_again_once_something_has_come(channel: Channel) -> None:
+    """What was appended meanwhile belongs to it; until then it stays as it was told."""
+    reader = reader_of(channel, ahead=False)
+    broker: Any = None
+    channel.answers += [answer(0, 0), answer(0, 3), answer(0, 3), answer(0, 3, b"a", b"b"), answer(2, 9)]
+    for _ in range(2):
+        assert reader.next(0.0) is None
+        assert reader.log_end(broker) == 3
+    assert len(channel.asked) == 3
+    assert reader.next(0.0) is not None and reader.offset == 2
+    assert reader.log_end(broker) == 9
+    assert channel.asked == [0, 0, 0, 0, 2]
+
+
+def test_what_an_interrupted_call_has_asked_for_is_not_taken_for_another_place(channel: Channel) -> None:
+    reader = reader_of(channel, ahead=False)
+    channel.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        reader.next(0.0)
+    assert reader.is_near
+    reader.seek(7, 1000)
+    assert not reader.is_near
+
+
+def test_whoever_goes_back_hears_nothing_of_what_was_asked_for_ahead(channel: Channel) -> None:
+    reader = reader_of(channel, ahead=True)
+    channel.answers += [answer(0, 3, b"a", b"b"), answer(1, 3, b"b", b"c")]
+    assert reader.next(0.0) is not None and channel.asked == [0, 2] and reader.is_near
+    reader.go_back(1)
+    assert channel.drops == 1
+    assert reader.next(0.0) is not None and (channel.asked, reader.offset) == ([0, 2, 1], 3)
