@@ -248,7 +248,6 @@ cdef void repair_producers(fl_header* h, fl_slot* s) noexcept nogil:
 cdef void forget_producers(fl_header* h, fl_slot* s) noexcept nogil:
     cdef uint64_t block
     cdef uint32_t entry
-    fl_store(&s.sequenced, 0)
     fl_store(&s.blocks, 0)
     for entry in range(FL_OWN_PRODUCERS):
         clear_entry(h, s, entry)

@@ -273,6 +273,16 @@ def test_of_more_than_there_is_room_for_those_that_were_used_last_are_loaded(tmp
     assert log.ids(slot) == [1, 3, 8, 9]
 
 
+def test_those_of_one_write_do_not_make_each_other_forgotten(tmp_path: Path) -> None:
+    """Not even where all others were used in the same millisecond, as here most often: each may come again."""
+    log = Log(tmp_path, blocks=0)
+    for first in range(0, 200, 10):
+        log.append(*((first + number, 0, 0, 1) for number in range(4)))
+        sent = [(first + number, 0, 0, 1) for number in (7, 8, 9)]
+        offsets = [offset for _, offset in log.append(*sent)]
+        assert log.append(*sent) == [(DUPLICATE, offset) for offset in offsets]
+
+
 @pytest.mark.parametrize(("age_ms", "early"), [(119_000, 1), (121_000, 0)])
 def test_only_who_was_used_within_two_minutes_is_forgotten_early(tmp_path: Path, age_ms: int, early: int) -> None:
     log = Log(tmp_path, blocks=0)
