@@ -265,6 +265,20 @@ def test_everybody_has_to_see_that_a_partition_lives_elsewhere(tmp_path: Path) -
     assert log.arena.is_past(0)
 
 
+def test_a_free_slot_whose_lock_somebody_has_is_room_on(tmp_path: Path) -> None:
+    """It is passed over, and used once the lock is free."""
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 4, 16)
+    log = SharedLog.over(arena)
+    assert add(arena, "old") == 0
+    with stopped_at("life.ended", lambda: end(log)) as ends:
+        arena.free(0)
+        room = arena.room
+        assert add_slot(arena, "new") == 1
+        assert arena.room == room - 1
+        ends.go_on()
+    assert add(arena, "newer") == 0
+
+
 def test_descriptors_of_what_has_gone_are_closed(tmp_path: Path) -> None:
     log = SharedLog(tmp_path, partitions=2)
     for slot in (0, 1):
