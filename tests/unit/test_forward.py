@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import select
 import socket
 import struct
 import threading
@@ -21,7 +22,7 @@ from fastlog.log._arena import Arena
 from fastlog.log._shared_memory import COORDINATOR, FIRST_PROCESSOR
 from fastlog.log.manager import LogManager
 from fastlog.workers import child
-from fastlog.workers.coordinator.frames import BODY_BYTES, HEAD_BYTES, PIECE_BYTES, Frame, Head
+from fastlog.workers.coordinator.frames import BODY_BYTES, HEAD_BYTES, LAYOUT, PIECE_BYTES, Frame, Head
 from fastlog.workers.coordinator.loop import Loop
 from fastlog.workers.coordinator.process import Answer, Coordinator
 from fastlog.workers.net.handover import HandOver
@@ -529,6 +530,37 @@ def test_an_answer_that_cannot_be_ends_the_connection(served: Place, total: int,
     assert is_over(client)
     assert running.loop.held["jobs"] == 0
     assert running.loop.answer_bytes < 100_000
+
+
+def test_an_answer_that_grows_on_its_way_ends_the_connection(served: Place) -> None:
+    running, connect = served
+    played = Played(running)
+    client = connect()
+    client.sendall(request(b"one"))
+    ((frame, _),) = played.wait_asked(1)
+    for total, place, size in ((10, 0, 5), (1000, 5, 995)):
+        running.coordinator.send(Head(frame.number, frame.connection, 0, 0, total, place).pack() + bytes(size))
+    assert is_over(client)
+    assert running.loop.held["jobs"] == 0
+
+
+def test_an_answer_before_the_end_of_its_request_is_none(served: Place) -> None:
+    running, connect = served
+    client = connect()
+    body = bytes(1_000_000)
+    sending = threading.Thread(target=client.sendall, args=(request(body),))
+    sending.start()
+    came = 0
+    while came < len(body):
+        wait_until("a piece", lambda: select.select([running.coordinator], [], [], 0.05)[0])
+        piece = running.coordinator.recv(PIECE_BYTES)
+        head = Head._make(LAYOUT.unpack_from(piece))
+        came += len(piece) - HEAD_BYTES
+        if head.place == 0:
+            running.coordinator.send(Head(head.number, head.connection, 0, 0, 5, 0).pack() + b"early")
+    sending.join(PATIENCE)
+    running.coordinator.send(Head(head.number, head.connection, 0, 0, 5, 0).pack() + b"RIGHT")
+    assert received(client, 5) == b"RIGHT"
 
 
 def test_the_memory_of_a_half_answer_is_given_back(served: Place) -> None:
