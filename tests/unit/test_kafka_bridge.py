@@ -16,11 +16,12 @@ from fastlog import message, record_batches
 from fastlog.log import _files
 from fastlog.log._append import end_life
 from fastlog.log.manager import LogManager
+from fastlog.log.slots import SlotSpec
 from fastlog.record_batches import BatchHeader
 from tests import reference
 from tests.harness import raw_client as raw
 from tests.harness import today
-from tests.harness.shared_log import SharedLog, wait_until
+from tests.harness.shared_log import LIMITS, SharedLog, wait_until
 from tests.harness.workers import Workers, is_silent
 from tests.unit.test_kafka_data import EARLIEST, EARLIEST_HERE, LARGEST, LATEST, Client, batch, each
 from tests.unit.test_upconvert import records_of
@@ -560,3 +561,30 @@ def test_many_readers_of_one_log(workers: Workers, topic: str) -> None:
         for client in clients:
             client.__exit__()
     assert all(one == expected for one in found)
+
+
+def test_a_wait_goes_on_where_its_partition_lives_next(tmp_path: Path) -> None:
+    """Nothing else wakes whoever waits for the slot that it has left."""
+    entry = raw.entry(b"x")
+    spec = SlotSpec("t", 0, 0, 0, 1, segments=[(0, 1, 0)], log_end=len(entry), **LIMITS)  # type: ignore[arg-type]
+    with Workers(tmp_path, partitions=1, flusher=False, fetch_max_wait_ms=60_000) as workers, Client(workers) as client:
+        arena, log = workers.arena, SharedLog.over(workers.arena)
+        with workers.connect() as old:
+            assert old.produce_ack("t", 0, entry).error == 0 and log.flush() == 0
+        fields = today.fetched(("t", 0, len(entry)), max_wait=60_000)
+        client.raw.send_raw(today.request(today.FETCH, 12, fields))
+        wait_until(lambda: workers.count("held_fetches") == 1)
+        workers.wait_still()
+        assert arena.create_lock()
+        try:
+            assert end_life(log.appender, 0, True)
+            workers.wait_still()
+            assert arena.add(spec) == 1
+            arena.succeed(0)
+            workers.wait_still()
+            assert log.append(entry, slot=1) == 0 and log.flush(1) == 0
+            _, answer = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
+        finally:
+            arena.create_unlock()
+        (part,) = (part for found in answer.responses for part in found.partitions)
+        assert part.error_code == 0 and part.records
