@@ -195,6 +195,7 @@ def test_of_several_processes_with_a_port_the_first_is_named(monkeypatch: pytest
 def test_an_address_of_another_machine(doctor: Doctor) -> None:
     found = doctor.names("--host", "192.0.2.1", "--port", str(unused_port()), "--insecure")
     assert found == ["address-not-here", "port-exposed"]
+    assert doctor.names("--host", "0.0.0.0", "--port", "0", "--insecure") == ["port-exposed"], "whichever port it is"
     assert "address-unknown" in doctor.names("--host", "no.such.host.invalid", "--port", "9", "--insecure")
 
 
@@ -215,6 +216,10 @@ def test_listeners_have_lines_of_their_own(doctor: Doctor) -> None:
     by_check = {row["check"]: row.get("name", "") for row in rows}
     assert (by_check["port in"], by_check["port out"]) == ("", "port-taken")
     assert (by_check["told in"], by_check["told out"]) == ("", "")
+    rows = doctor.run("--set", f"listeners=in://127.0.0.1:{free},out://127.0.0.1:{unused_port()}",
+                      "--advertise", "no.such.host.invalid:9092").rows  # fmt: skip
+    by_check = {row["check"]: row.get("name", "") for row in rows}
+    assert (by_check["told in"], by_check["told out"]) == ("name-unknown", ""), "that is the first one's"
 
 
 @pytest.mark.parametrize(
@@ -354,6 +359,9 @@ def test_a_stop_out_of_order_and_a_directory_that_is_open(doctor: Doctor) -> Non
     doctor.directory.chmod(0o750)
     assert doctor.names() == ["directory-open"]
     assert "stop-unclean" in doctor.names("--set", "log.access=group")
+    doctor.directory.chmod(0o770)
+    for access, mode in (("owner", "go-rwx"), ("group", "g-w,o-rwx")):
+        assert doctor.row("directory", "--set", f"log.access={access}")["remedy"].startswith(f"chmod -R {mode} ")
 
 
 def test_directories_in_memory_and_far_away(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,7 @@ def test_a_request_and_its_answer_come_as_they_are(served: Place, size: int) -> 
     played.turn_until("it is received", lambda: bool(got))
     assert got == [made]
     assert running.loop.held["jobs"] == 0
+    wait_until("its memory is given back", lambda: running.loop.answer_bytes < 200_000)
 
 
 def test_requests_of_one_connection_come_one_after_the_other(served: Place) -> None:
