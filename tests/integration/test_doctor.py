@@ -474,7 +474,7 @@ def test_room_on_a_small_disk(monkeypatch: pytest.MonkeyPatch, free: int, name: 
 # --- limits, clock, memory, versions ---
 
 
-@pytest.mark.parametrize(("limit", "names"), [(1255, ["descriptors-few"]), (1256, [])])
+@pytest.mark.parametrize(("limit", "names"), [(1255, ["descriptors-few"]), (1256, []), (resource.RLIM_INFINITY, [])])
 def test_descriptors(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, limit: int, names: list[str]) -> None:
     """256 of its own, and of 1,000 connections 500 for each of two processors, twice for segments."""
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, limit))
@@ -608,6 +608,20 @@ def test_every_name_is_documented() -> None:
 
 
 # --- a broker that runs ---
+
+
+@pytest.mark.parametrize(
+    ("problems", "text"),
+    [
+        (["one: it is late"], "one: it is late"),
+        (["one", "two"], "one (and 1 more)"),
+        (["a", "b", "c"], "a (and 2 more)"),
+    ],
+)
+def test_of_all_that_a_broker_says_of_itself_the_first_is_told(problems: list[str], text: str) -> None:
+    config = BrokerConfig(monitor_address="127.0.0.1:9080")
+    (found,) = doctor_network.check_monitor(Subject(config, [], 1.0, [1], True, {"problems": problems}))
+    assert (found.name, found.found) == ("not-ready", f"the broker says of itself: {text}")
 
 
 @pytest.mark.slow
