@@ -30,8 +30,8 @@ from tests.harness.coordinated import CLUSTER_ID, Coordinated
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Coordinated]:
-    with Coordinated(tmp_path / "log") as made:
+def running(memory: Path) -> Iterator[Coordinated]:
+    with Coordinated(memory / "log") as made:
         yield made
 
 
@@ -83,8 +83,8 @@ def test_a_topic_that_is_there_is_not_made_again(running: Coordinated) -> None:
     assert view.topic_id == first.topic_id.bytes
 
 
-def test_many_partitions_are_made_in_steps(tmp_path: Path) -> None:
-    with Coordinated(tmp_path / "log", partitions=400) as running:
+def test_many_partitions_are_made_in_steps(memory: Path) -> None:
+    with Coordinated(memory / "log", partitions=400) as running:
         answers = running.begin_to_ask(
             19,
             7,
@@ -155,8 +155,8 @@ def test_a_manual_assignment_gives_the_number_of_partitions(running: Coordinated
     assert len(running.topics.partitions("t")) == 2
 
 
-def test_the_brokers_number_of_partitions_is_the_default(tmp_path: Path) -> None:
-    with Coordinated(tmp_path / "log", partitions=20) as running:
+def test_the_brokers_number_of_partitions_is_the_default(memory: Path) -> None:
+    with Coordinated(memory / "log", partitions=20) as running:
         config = running.config
         assert running.create("t", num_partitions=-1).num_partitions == config.partitions
 
@@ -223,10 +223,10 @@ def test_a_creation_that_is_finished_later_begins_there_too(running: Coordinated
     assert running.topics.settings("t") == {}
 
 
-def test_a_topic_begins_there_after_a_start(tmp_path: Path) -> None:
-    with Coordinated(tmp_path / "log") as first:
+def test_a_topic_begins_there_after_a_start(memory: Path) -> None:
+    with Coordinated(memory / "log") as first:
         first.create("t", 2, configs={FIRST_OFFSETS: "12,0"})
-    with Coordinated(tmp_path / "log") as second:
+    with Coordinated(memory / "log") as second:
         views = second.topics.partitions("t")
         assert [(view.log_start, view.log_offset, view.state) for view in views] == [(12, 12, 0), (0, 0, 0)]
 
@@ -303,8 +303,8 @@ def test_two_who_delete_one_topic_are_both_told(running: Coordinated) -> None:
     assert [each[0].responses[0].error_code for each in asked] == [Code.NONE, Code.NONE]
 
 
-def test_deleting_can_be_forbidden(tmp_path: Path) -> None:
-    with Coordinated(tmp_path / "log", delete_topic_enable=False) as running:
+def test_deleting_can_be_forbidden(memory: Path) -> None:
+    with Coordinated(memory / "log", delete_topic_enable=False) as running:
         running.create("t")
         assert running.delete("t") == Code.TOPIC_DELETION_DISABLED
 
@@ -386,10 +386,10 @@ def test_a_deletion_is_finished_or_never_begun(running: Coordinated, turns: int)
 # -- a start -----------------------------------------------------------------------------------------------------------
 
 
-def test_topics_and_their_settings_are_there_after_a_start(tmp_path: Path) -> None:
-    with Coordinated(tmp_path / "log") as first:
+def test_topics_and_their_settings_are_there_after_a_start(memory: Path) -> None:
+    with Coordinated(memory / "log") as first:
         made = first.create("t", 2, configs={"retention.bytes": "5000"})
-    with Coordinated(tmp_path / "log") as second:
+    with Coordinated(memory / "log") as second:
         views = second.topics.partitions("t")
         assert {(view.topic_id, view.retention_bytes) for view in views} == {(made.topic_id.bytes, 5000)}
         assert second.topics.settings("t") == {"retention.bytes": "5000"}
@@ -397,43 +397,43 @@ def test_topics_and_their_settings_are_there_after_a_start(tmp_path: Path) -> No
 
 
 def test_a_partition_whose_directory_is_missing_is_offline_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    memory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its disk may not be mounted: it must not become an empty one."""
-    with Coordinated(tmp_path / "log") as first:
+    with Coordinated(memory / "log") as first:
         first.create("t", 2)
-    (tmp_path / "log" / "t-1").rename(tmp_path / "away")
-    with Coordinated(tmp_path / "log") as second:
+    (memory / "log" / "t-1").rename(memory / "away")
+    with Coordinated(memory / "log") as second:
         states = [second.arena.describe_state(view.state)[:7] for view in second.topics.partitions("t")]
         assert states == ["ok", "offline"]
         assert "topic='t' partition=1: no log directory has it" in caplog.text
-        assert not (tmp_path / "log" / "t-1").exists()
+        assert not (memory / "log" / "t-1").exists()
         assert second.delete("t") == Code.NONE
         assert recorded(second) == {}
-    with Coordinated(tmp_path / "log") as third:
+    with Coordinated(memory / "log") as third:
         assert third.topics.names() == []
 
 
-def test_a_directory_of_another_topic_is_never_mixed_in(tmp_path: Path) -> None:
-    with Coordinated(tmp_path / "log") as first:
+def test_a_directory_of_another_topic_is_never_mixed_in(memory: Path) -> None:
+    with Coordinated(memory / "log") as first:
         first.create("t", 2)
-    with Coordinated(tmp_path / "other") as other:
+    with Coordinated(memory / "other") as other:
         other.create("t", 2)
-    (tmp_path / "log" / "t-1").rename(tmp_path / "away")
-    (tmp_path / "other" / "t-1").rename(tmp_path / "log" / "t-1")
-    with Coordinated(tmp_path / "log") as second:
+    (memory / "log" / "t-1").rename(memory / "away")
+    (memory / "other" / "t-1").rename(memory / "log" / "t-1")
+    with Coordinated(memory / "log") as second:
         states = [second.arena.describe_state(view.state)[:7] for view in second.topics.partitions("t")]
         assert states == ["ok", "offline"]
 
 
-def test_a_topic_that_others_made_is_written_down(tmp_path: Path) -> None:
+def test_a_topic_that_others_made_is_written_down(memory: Path) -> None:
     topic_id = uuid.uuid4().bytes
-    with Coordinated(tmp_path / "log") as first:
+    with Coordinated(memory / "log") as first:
         for partition in range(3):
             first.manager.create_partition("t", partition, count=3, format_name="record-batches", topic_id=topic_id)
         first.topics.adopt()
         first.turn_until("it is written down", lambda: recorded(first) == {"t": ("created", 3)})
-    with Coordinated(tmp_path / "log") as second:
+    with Coordinated(memory / "log") as second:
         assert {view.topic_id for view in second.topics.partitions("t")} == {topic_id}
 
 
@@ -567,11 +567,11 @@ def test_new_partitions_may_be_given_to_this_broker_by_name(
         assert len(running.topics.partitions("t")) == count
 
 
-def test_partitions_are_not_made_where_it_is_forbidden(tmp_path: Path) -> None:
+def test_partitions_are_not_made_where_it_is_forbidden(memory: Path) -> None:
     """Nor said to be possible by a request that only asks; the topic is there from before."""
-    with Coordinated(tmp_path / "log") as running:
+    with Coordinated(memory / "log") as running:
         running.create("t", 1)
-    with Coordinated(tmp_path / "log", create_topic_requests=False) as running:
+    with Coordinated(memory / "log", create_topic_requests=False) as running:
         row = {"name": "t", "count": 2, "assignments": None}
         (found,) = running.ask(37, 3, topics=[row], timeout=30_000, validate_only=False).results
         assert found.error_code == Code.POLICY_VIOLATION
@@ -588,14 +588,14 @@ def ids(running: Coordinated, count: int) -> list[int]:
     return [each.producer_id for each in found]
 
 
-def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
-    with Coordinated(tmp_path / "log") as first:
+def test_no_producer_id_is_given_twice(memory: Path) -> None:
+    with Coordinated(memory / "log") as first:
         found = ids(first, 5)
         first.loop.close()
         first.begin()
         first.turn_until("it is ready", lambda: first.topics.is_ready)
         found += ids(first, 5)
-    with Coordinated(tmp_path / "log") as second:
+    with Coordinated(memory / "log") as second:
         found += ids(second, 5)
         asked = [
             second.begin_to_ask(22, version, transactional_id=None, transaction_timeout=1000) for version in range(3)
@@ -606,12 +606,12 @@ def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("met", "least"), [(4_000_000, 4_000_001), (0, 1), (-1, 0)])
-def test_producer_ids_begin_above_those_that_logs_have(tmp_path: Path, met: int, least: int) -> None:
+def test_producer_ids_begin_above_those_that_logs_have(memory: Path, met: int, least: int) -> None:
     """Else a new producer's first batch may pass for one that was sent again."""
-    with Coordinated(tmp_path / "log") as first:
+    with Coordinated(memory / "log") as first:
         first.arena.meet_producer(met)
         assert ids(first, 1) == [least]
-    with Coordinated(tmp_path / "log") as second:
+    with Coordinated(memory / "log") as second:
         second.arena.meet_producer(least - 1)
         assert ids(second, 1) == [least + 1000]
 
@@ -681,10 +681,10 @@ def test_a_log_that_has_gone_is_made_again(running: Coordinated) -> None:
 # -- the log begins anew -----------------------------------------------------------------------------------------------
 
 
-def test_a_long_log_begins_anew_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_begins_anew_and_says_the_same(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with changes on their way, and after what is before it has gone."""
     monkeypatch.setattr(internal_log, "SHORT_BYTES", 2000)
-    with Coordinated(tmp_path / "log") as first:
+    with Coordinated(memory / "log") as first:
         for number in range(10):
             first.create(f"t{number}", 1, configs={"retention.bytes": str(number)})
             first.topics.shorten()
@@ -705,7 +705,7 @@ def test_a_long_log_begins_anew_and_says_the_same(tmp_path: Path, monkeypatch: p
         left = sorted((first.directory / "__fastlog_metadata-0").glob("*.log"))
         assert left == segments[-1:]
         assert recorded(first) == expected
-    with Coordinated(tmp_path / "log") as second:
+    with Coordinated(memory / "log") as second:
         assert recorded(second) == expected
         assert second.topics.settings("t9") == {"retention.bytes": "9"}
         assert set(ids(second, 2)).isdisjoint(given)
@@ -725,17 +725,17 @@ def test_a_segment_that_does_not_begin_with_the_state_keeps_what_is_before_it(ru
 
 
 @pytest.mark.parametrize("files", [[], [".flushed-00000000000000000000"]])
-def test_a_directory_that_was_only_begun_is_never_half_a_topic(tmp_path: Path, files: list[str]) -> None:
+def test_a_directory_that_was_only_begun_is_never_half_a_topic(memory: Path, files: list[str]) -> None:
     """The broker ended between the intent and the first words about whose it is; the topic is whole then, or gone."""
     topic = Topic("t", uuid.uuid4().bytes, 3, {}, CREATING)
-    with Coordinated(tmp_path / "log") as first:
+    with Coordinated(memory / "log") as first:
         first.loop.start(first.topics._log.write([topic_change(CREATING, topic)]))
         first.turn_until("it is written down", lambda: not first.loop.tasks)
     for partition in (0, 1):
-        (tmp_path / "log" / f"t-{partition}").mkdir()
+        (memory / "log" / f"t-{partition}").mkdir()
         for name in files:
-            (tmp_path / "log" / f"t-{partition}" / name).touch()
-    with Coordinated(tmp_path / "log") as second:
+            (memory / "log" / f"t-{partition}" / name).touch()
+    with Coordinated(memory / "log") as second:
         second.turn_until("it is settled", lambda: not second.topics._busy and not second.loop.tasks)
         found = {view.topic_id for view in second.manager.partitions("t")}
         assert (recorded(second), found) in (({}, set()), ({"t": ("created", 3)}, {topic.topic_id}))

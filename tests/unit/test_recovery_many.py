@@ -28,9 +28,9 @@ MARKS = ".fastlog-flushing"
 
 
 @pytest.fixture
-def directories(tmp_path: Path) -> list[Path]:
+def directories(memory: Path) -> list[Path]:
     """Two log directories: of every ten partitions one is torn, one damaged below its checkpoint, one empty."""
-    found = [tmp_path / "a", tmp_path / "b"]
+    found = [memory / "a", memory / "b"]
     for number in range(2 * MANY):
         directory = found[number % 2] / f"t-{number}"
         parts = {3: [WHOLE, WHOLE + TORN], 5: [WHOLE[:-1]], 7: [b""]}.get(number % 10, [WHOLE, WHOLE])
@@ -79,7 +79,7 @@ class SegmentSyncs(CountingFiles):
         super().fdatasync(fd)
 
 
-def test_threads_make_no_difference_to_what_is_found(directories: list[Path], tmp_path: Path) -> None:
+def test_threads_make_no_difference_to_what_is_found(directories: list[Path], memory: Path) -> None:
     """In the order of the directories and of the names in them, each with its state, its end and its reason."""
     first = recovered(directories, threads=8)
     assert [item.state for item in first].count("ok") == 2 * MANY * 9 // 10
