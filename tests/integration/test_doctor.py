@@ -562,6 +562,14 @@ def test_memory_within_a_container(doctor: Doctor, tmp_path: Path, monkeypatch: 
     assert doctor_machine.memory(proc, tmp_path) == (8 * 2**30, 4 * 2**30)
     (tmp_path / "memory.max").write_text(f"{2**30}\n")
     assert doctor_machine.memory(proc, tmp_path) == (2**30, 2**20)
+    (tmp_path / "memory.max").write_text(f"{7 * 2**30}\n")  # of which less is free than the container may have
+    (tmp_path / "memory.current").write_text(f"{2**20}\n")
+    assert doctor_machine.memory(proc, tmp_path) == (7 * 2**30, 4 * 2**30)
+    for name in ("memory.max", "memory.current"):
+        (tmp_path / name).unlink()
+    (tmp_path / "memory").mkdir()  # of the first version of control groups, whose use is not asked for
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text(f"{2**30}\n")
+    assert doctor_machine.memory(proc, tmp_path) == (2**30, 2**30)
     monkeypatch.setattr(doctor_machine, "memory", lambda: (2**34, 2**27 - 1))
     assert doctor.names() == ["memory-short"]
     monkeypatch.setattr(doctor_machine, "memory", lambda: (2**34, 2**27))
