@@ -41,7 +41,10 @@ def own(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Path]:
-    """A directory where a sync costs nothing, if there is one: for tests that make thousands and lose no power."""
+    """A directory where a sync costs nothing, if there is one: for tests that make thousands and lose no power.
+
+    Not for tests of reads: no read there can be told not to wait for a disk, so that each goes to the helper thread.
+    """
     place = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=place if os.access(place, os.W_OK) else tmp_path) as name:
         yield Path(name)

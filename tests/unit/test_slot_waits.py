@@ -50,8 +50,8 @@ def started(directory: Path, **settings: Any) -> Workers:
 
 
 @pytest.fixture
-def workers(memory: Path) -> Iterator[Workers]:
-    with started(memory) as running:
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    with started(tmp_path) as running:
         with Client(running) as client:
             client.make(IDLE, BUSY)
         for view in running.arena.views():  # that they are new is flushed, too
@@ -183,9 +183,9 @@ def test_more_parts_than_one_turn_looks_at(workers: Workers, count: int) -> None
 # -- moves that are told of late, or by nobody -------------------------------------------------------------------------
 
 
-def test_a_move_between_the_look_and_the_wait(memory: Path) -> None:
+def test_a_move_between_the_look_and_the_wait(tmp_path: Path) -> None:
     """The partition is flushed after it was looked at, and before the fetch has said that it waits."""
-    with started(memory, processors=2) as workers, Client(workers) as reader, Client(workers, 1) as writer:
+    with started(tmp_path, processors=2) as workers, Client(workers) as reader, Client(workers, 1) as writer:
         writer.make(BUSY)
         for turn in range(3):
             _files.arm("wait.hold@2=slow:200", "test")
@@ -200,9 +200,9 @@ def slot_of(workers: Workers, topic: str, partition: int) -> int:
     return next(view.index for view in workers.arena.views() if (view.topic, view.partition) == (topic, partition))
 
 
-def test_who_dies_before_it_tells(memory: Path) -> None:
+def test_who_dies_before_it_tells(tmp_path: Path) -> None:
     """A flusher that was killed when its flush was visible; as soon as it is known that it died, all is looked at."""
-    with started(memory, flusher=False) as workers, Client(workers) as reader, Client(workers) as writer:
+    with started(tmp_path, flusher=False) as workers, Client(workers) as reader, Client(workers) as writer:
         writer.make(IDLE, BUSY)
         reader.hold(*every_idle(), (BUSY, 0, 0))
         writer.produce(BUSY, 0, acks=1)
@@ -296,9 +296,9 @@ def test_requests_begin_with_another_part_each_time_and_keep_no_descriptor(worke
         assert client.fetched() == {(BUSY, 0): (0, 2 * len(ONE)), (BUSY, 1): (0, len(ONE))}
 
 
-def test_a_partition_that_moves_between_the_look_and_the_wait(memory: Path) -> None:
+def test_a_partition_that_moves_between_the_look_and_the_wait(tmp_path: Path) -> None:
     """It comes back into service in another slot, and nothing moves in the one that was looked at any more."""
-    with started(memory, processors=2) as workers, Client(workers) as reader, Client(workers, 1) as writer:
+    with started(tmp_path, processors=2) as workers, Client(workers) as reader, Client(workers, 1) as writer:
         writer.make(BUSY)
         former = workers.arena.view(slot_of(workers, BUSY, 0))
         _files.arm("wait.hold@1=slow:300", "test")
@@ -411,14 +411,14 @@ def test_a_flush_that_began_before_an_append_is_not_its_own(workers: Workers) ->
 # -- the words of several processes ------------------------------------------------------------------------------------
 
 
-def test_a_process_takes_its_own_words_alone(memory: Path) -> None:
+def test_a_process_takes_its_own_words_alone(tmp_path: Path) -> None:
     """Where the slots fill their words to the last bit, another process's begin right behind them.
 
     That process stands still while this one is woken and looks, and finds its words as they were left.
     """
     settings = {"slots": 64 - SPARE, "partitions_by_topic": {IDLE: 64 - SPARE}, "fetch_max_wait_ms": LONG_MS}
     with ExitStack() as stack:
-        workers = stack.enter_context(Workers(memory, processors=2, **settings))  # type: ignore[arg-type]
+        workers = stack.enter_context(Workers(tmp_path, processors=2, **settings))  # type: ignore[arg-type]
         writer, early = (stack.enter_context(Client(workers)) for _ in range(2))
         writer.make(IDLE)
         for partition in range(64 - 2 * SPARE, 64 - SPARE):
