@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, settings
 from fastlog.errors import MissingDependencyError
 from fastlog.java import find_java, use_spark_java
 from fastlog.spark.environment import check_packages
+from fastlog.testing import running
 from fastlog.zkserver.jars import find_class_path
 from tests.harness import command_process
-from tests.harness.broker import KEPT, Broker, open_brokers, start_command
+from tests.harness.broker import KEPT, Broker, open_brokers
 from tests.harness.data import access_log_lines
 from tests.harness.nursery import Nursery
 from tests.harness.quick_zookeeper import quick_zookeepers
@@ -175,9 +176,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def nursery() -> Iterator[None]:
     """Brokers and commands are forked, from a process that this one has for it."""
     made = Nursery()
-    Broker.begin, command_process.begun = made.start, made.run
-    yield
-    Broker.begin, command_process.begun = staticmethod(start_command), command_process.run_command
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Broker, "begin", made.start)
+        patched.setattr(command_process, "begun", made.run)
+        patched.setattr(running, "_begun", made.start_testing)
+        yield
     made.close()
 
 

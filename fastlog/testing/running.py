@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from fastlog.testing.processes import start_time, state, wait_until
 from fastlog.testing.proxy import Proxy
@@ -180,25 +180,7 @@ class RunningBroker:
         lifeline_there, self._lifeline = os.pipe()
         try:
             with self.log_path.open("ab") as log:
-                self._process = subprocess.Popen(
-                    # No site module, no environment: half of the time would go there.
-                    [
-                        sys.executable,
-                        "-I",
-                        "-S",
-                        "-c",
-                        _PROGRAM,
-                        str(ready_there),
-                        json.dumps(given),
-                        "\n".join(_import_path()),
-                    ],
-                    env=self._environment(),
-                    stdin=lifeline_there,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(ready_there,),
-                    start_new_session=True,  # Ctrl-C is for the tests, which then end it in order
-                )
+                self._process = _begun(json.dumps(given), self._environment(), lifeline_there, log, ready_there)
         finally:
             os.close(ready_there)
             os.close(lifeline_there)
@@ -512,6 +494,23 @@ def _close(reference: weakref.ref[RunningBroker]) -> None:
     running = reference()
     if running is not None:
         running.close()
+
+
+def _begun(
+    given: str, environment: Mapping[str, str], lifeline: int, log: IO[bytes], ready: int
+) -> subprocess.Popen[bytes]:
+    """Start the broker's first process (``_broker_main``)."""
+    # No site module, no environment: half of the time would go there.
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(ready), given, "\n".join(_import_path())]
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=lifeline,
+        stdout=log,
+        stderr=log,
+        pass_fds=(ready,),
+        start_new_session=True,  # Ctrl-C is for the tests, which then end it in order
+    )
 
 
 def _import_path() -> list[str]:

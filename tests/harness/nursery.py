@@ -20,12 +20,18 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO
 
+from fastlog.testing.running import _begun as begun_by_testing
 from tests.harness import command_process
 from tests.harness.broker import ROOT, Started, die_with_parent, own_environment, start_command
 
-_MAINS = {"fastlog": "fastlog.tools.cli", "fastlog.tools.broker_command": "fastlog.tools.broker_command"}
+_TESTING = "fastlog._broker_main"
+_MAINS = {
+    "fastlog": "fastlog.tools.cli",
+    "fastlog.tools.broker_command": "fastlog.tools.broker_command",
+    _TESTING: _TESTING,
+}
 """Where each module that is run has its ``main``."""
 _READ_WHEN_NEEDED = (
     "COLUMNS", "FASTLOG_BROKERS", "FASTLOG_FAULTS", "FASTLOG_JAVA", "FASTLOG_ZK", "FASTLOG_ZOOKEEPER", "JAVA_HOME",
@@ -58,8 +64,17 @@ class Nursery:
     def start(self, command: Sequence[str], directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> Started:
         """As ``start_command``; a broker that cannot be forked is started in that way."""
         with Path(os.devnull).open() as nothing:
-            forked = self._fork(command, directory, environment, [nothing, log, log])
+            forked = self._fork(command, directory, environment, [nothing.fileno(), log.fileno(), log.fileno()])
         return forked or start_command(command, directory, environment, log)
+
+    def start_testing(
+        self, given: str, environment: Mapping[str, str], lifeline: int, log: IO[bytes], ready: int
+    ) -> Forked | subprocess.Popen[bytes]:
+        """As the ``_begun`` of ``fastlog.testing``, whose programs look for no module by their environment."""
+        asked = {**environment, "PYTHONPATH": self._environment["PYTHONPATH"]}
+        files = [lifeline, log.fileno(), log.fileno(), ready]
+        forked = self._fork([sys.executable, "-m", _TESTING, given], Path.cwd(), asked, files)
+        return forked or begun_by_testing(given, environment, lifeline, log, ready)
 
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], data: bytes, timeout: float
@@ -69,7 +84,8 @@ class Nursery:
         with reading, TemporaryFile() as out, TemporaryFile() as err:
             with writing:
                 writing.write(data[:_MOST_STDIN])
-            forked = len(data) <= _MOST_STDIN and self._fork(command, Path.cwd(), environment, [reading, out, err])
+            files = [reading.fileno(), out.fileno(), err.fileno()]
+            forked = len(data) <= _MOST_STDIN and self._fork(command, Path.cwd(), environment, files)
             if not forked:
                 return command_process.run_command(command, environment, data, timeout)
             try:
@@ -95,9 +111,10 @@ class Nursery:
             self._socket = self._process = None
 
     def _fork(
-        self, command: Sequence[str], directory: Path, environment: Mapping[str, str], files: Sequence[IO[Any]]
+        self, command: Sequence[str], directory: Path, environment: Mapping[str, str], files: Sequence[int]
     ) -> Forked | None:
-        """Its stdin, stdout and stderr are ``files``. None where a fresh interpreter is needed."""
+        """Its stdin, stdout and stderr are ``files``, behind which there may be one that the process begins with its
+        arguments. None where a fresh interpreter is needed."""
         program, module, *arguments = command[0], command[2], *command[3:]
         if program != sys.executable or command[1] != "-m" or module not in _MAINS:
             return None
@@ -109,7 +126,7 @@ class Nursery:
             request = {
                 "module": module, "arguments": arguments, "directory": str(directory), "environment": dict(environment)
             }  # fmt: skip
-            return Forked(self, command, self._ask(request, [file.fileno() for file in files]))
+            return Forked(self, command, self._ask(request, files))
 
     def _begin(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -179,7 +196,7 @@ class Forked:
 def serve(requests: socket.socket) -> list[str] | None:
     """Fork a process for each request: its module and arguments, in that process; None in the first one, at the end."""
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 3)
+        message, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 4)
         if not message:
             return None
         request = json.loads(message)
@@ -191,13 +208,13 @@ def serve(requests: socket.socket) -> list[str] | None:
         if pid == 0:
             requests.close()
             die_with_parent()
-            for number, descriptor in enumerate(descriptors):
+            for number, descriptor in enumerate(descriptors[:3]):
                 os.dup2(descriptor, number)
                 os.close(descriptor)
             os.chdir(request["directory"])
             os.environ.clear()
             os.environ.update(request["environment"])
-            return [request["module"], *request["arguments"]]
+            return [request["module"], *map(str, descriptors[3:]), *request["arguments"]]
         for descriptor in descriptors:
             os.close(descriptor)
         requests.send(b"%d" % pid)
@@ -216,12 +233,15 @@ def main() -> None:
     for place, _, _ in COMMANDS.values():
         if not place.startswith("fastlog.spark"):
             importlib.import_module(place)
+    gc.enable()  # which the program of fastlog.testing has put off
     gc.collect()
     gc.freeze()
     called = serve(socket.socket(fileno=int(sys.argv[1])))
     if called is not None:
         module, *sys.argv[1:] = called
-        mains[module]()
+        if module == _TESTING:
+            os.setsid()
+        sys.exit(mains[module]())
 
 
 if __name__ == "__main__":

@@ -22,11 +22,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from fastlog import testing
 from fastlog.errors import TransportError
 from fastlog.message import encode_set
-from fastlog.testing import BrokerStartError, Proxy, RunningBroker
+from fastlog.testing import BrokerStartError, Proxy, RunningBroker, running
 from fastlog.testing.running import begin_test, logs_of_test
 from tests.fault.cycles import traces
 from tests.fault.side_by_side import xdist
 from tests.harness.broker import wait_until
+from tests.harness.nursery import begun_by_testing
 from tests.harness.raw_client import RawClient
 from tests.harness.timing import PATIENCE
 
@@ -34,6 +35,14 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = 4
 """With a broker each: killed, its supervisor killed, paused, started anew."""
 STORAGE_ERROR = 103
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_users_start_it() -> Iterator[None]:
+    """Each broker in a fresh interpreter."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(running, "_begun", begun_by_testing)
+        yield
 
 
 @pytest.fixture(scope="module")
