@@ -65,6 +65,11 @@ def test_cycles_leave_nothing() -> None:
     assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
 
 
+def test_ctrl_c_is_for_the_tests_alone(shared: RunningBroker) -> None:
+    """No process of the broker is in the session of the tests."""
+    assert os.getsid(0) not in {os.getsid(pid) for pid in shared.pids().values()}
+
+
 def test_it_is_a_whole_broker(shared: RunningBroker) -> None:
     with RawClient(shared.port) as client:
         client.produce_ack("whole", 1, encode_set([b"a", b"b"]), acks=2)
