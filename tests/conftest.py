@@ -179,7 +179,7 @@ def nursery() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Broker, "begin", made.start)
         patched.setattr(command_process, "begun", made.run)
-        patched.setattr(running, "_begun", made.start_testing)
+        patched.setattr(running, "start_broker", made.start_testing)
         yield
     made.close()
 

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +20,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from fastlog.testing.processes import start_time, state, wait_until
 from fastlog.testing.proxy import Proxy
+from fastlog.testing.start import start_broker
 
 if TYPE_CHECKING:
     from fastlog.consumer.simple import SimpleConsumer
@@ -33,12 +33,6 @@ _MONITOR = re.compile(rb"fastlog-broker: ready .*?\bmonitor=(\S+)")
 # from the beginning of the line: names of clients stand in others
 _STARTED = re.compile(rb"^\S+ \S+ INFO supervisor\[\d+\] started role=(\S+) pid=(\d+)", re.MULTILINE)
 _REGISTERED = re.compile(rb"\bregistered path=/brokers/ids/")
-_PROGRAM = """
-import sys
-sys.path.extend(sys.argv.pop().split("\\n"))
-from fastlog import _broker_main
-sys.exit(_broker_main.main())
-"""
 _STOP_SECONDS = 8.0
 _GONE_SECONDS = 5.0
 _LOG_TAIL_BYTES = 4000
@@ -180,7 +174,7 @@ class RunningBroker:
         lifeline_there, self._lifeline = os.pipe()
         try:
             with self.log_path.open("ab") as log:
-                self._process = _begun(json.dumps(given), self._environment(), lifeline_there, log, ready_there)
+                self._process = start_broker(json.dumps(given), self._environment(), lifeline_there, log, ready_there)
         finally:
             os.close(ready_there)
             os.close(lifeline_there)
@@ -494,28 +488,3 @@ def _close(reference: weakref.ref[RunningBroker]) -> None:
     running = reference()
     if running is not None:
         running.close()
-
-
-def _begun(
-    given: str, environment: Mapping[str, str], lifeline: int, log: IO[bytes], ready: int
-) -> subprocess.Popen[bytes]:
-    """Start the broker's first process (``_broker_main``)."""
-    # No site module, no environment: half of the time would go there.
-    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(ready), given, "\n".join(_import_path())]
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=lifeline,
-        stdout=log,
-        stderr=log,
-        pass_fds=(ready,),
-        start_new_session=True,  # Ctrl-C is for the tests, which then end it in order
-    )
-
-
-def _import_path() -> list[str]:
-    """Where the broker finds this package, first, and what it needs beside the standard library."""
-    import fastlog
-
-    own = str(Path(fastlog.__file__).resolve().parent.parent)
-    return [own, *(path for path in sys.path if path.endswith(("site-packages", "dist-packages")) and path != own)]

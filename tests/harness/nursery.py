@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from fastlog.testing.running import _begun as begun_by_testing
+from fastlog.testing.start import start_broker as start_testing_broker
 from tests.harness import command_process
 from tests.harness.broker import ROOT, Started, die_with_parent, own_environment, start_command
 
@@ -70,11 +70,11 @@ class Nursery:
     def start_testing(
         self, given: str, environment: Mapping[str, str], lifeline: int, log: IO[bytes], ready: int
     ) -> Forked | subprocess.Popen[bytes]:
-        """As the ``_begun`` of ``fastlog.testing``, whose programs look for no module by their environment."""
+        """As the ``start_broker`` of ``fastlog.testing``, whose program looks for no module by their environment."""
         asked = {**environment, "PYTHONPATH": self._environment["PYTHONPATH"]}
         files = [lifeline, log.fileno(), log.fileno(), ready]
         forked = self._fork([sys.executable, "-m", _TESTING, given], Path.cwd(), asked, files)
-        return forked or begun_by_testing(given, environment, lifeline, log, ready)
+        return forked or start_testing_broker(given, environment, lifeline, log, ready)
 
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], data: bytes, timeout: float

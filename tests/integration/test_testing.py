@@ -27,7 +27,7 @@ from fastlog.testing.running import begin_test, logs_of_test
 from tests.fault.cycles import traces
 from tests.fault.side_by_side import xdist
 from tests.harness.broker import wait_until
-from tests.harness.nursery import begun_by_testing
+from tests.harness.nursery import start_testing_broker
 from tests.harness.raw_client import RawClient
 from tests.harness.timing import PATIENCE
 
@@ -41,7 +41,7 @@ STORAGE_ERROR = 103
 def as_users_start_it() -> Iterator[None]:
     """Each broker in a fresh interpreter."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(running, "_begun", begun_by_testing)
+        patched.setattr(running, "start_broker", start_testing_broker)
         yield
 
 

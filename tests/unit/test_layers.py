@@ -98,7 +98,6 @@ CIRCLES = [
     frozenset(f"fastlog.producer.{name}" for name in ("auditing", "_stamp", "_send", "router")),
     frozenset({"fastlog.producer.at_exit", "fastlog.producer.producer"}),  # the one names the other's type
     frozenset({"fastlog.consumer.exactly_once", "fastlog.consumer.database"}),  # a store makes what works on it
-    frozenset({"fastlog", "fastlog.testing", "fastlog.testing.running"}),  # the public names; the version
 ]
 """Modules that name each other: all within a package, most of them for types alone."""
 
