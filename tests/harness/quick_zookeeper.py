@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from fastlog.errors import MissingDependencyError
 from fastlog.java import find_java
 from fastlog.zkserver import server
-from tests.harness.broker import ROOT
+from tests.harness.broker import ROOT, die_with_parent
 from tests.harness.real_kafka import free_ports
 from tests.harness.timing import PATIENCE
 
@@ -29,8 +29,10 @@ def quick_zookeepers() -> Iterator[None]:
     plain = server._started
     with contextlib.suppress(MissingDependencyError):
         server._started = QuickStart().started
-    yield
-    server._started = plain
+    try:
+        yield
+    finally:
+        server._started = plain
 
 
 class QuickStart:
@@ -74,23 +76,28 @@ def _make(path: Path, command: Sequence[str]) -> None:
             "4lw.commands.whitelist=srvr\n"
         )
         dumping = [command[0], f"-XX:ArchiveClassesAtExit={new}", *command[1:-1], str(configuration)]
-        with subprocess.Popen(dumping, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        nowhere = subprocess.DEVNULL
+        with subprocess.Popen(dumping, stdout=nowhere, stderr=nowhere, preexec_fn=die_with_parent) as process:
             serving, deadline = server.Server(folder, port), time.monotonic() + PATIENCE
-            while process.poll() is None and time.monotonic() < deadline and not serving.is_serving():
-                time.sleep(0.02)
-            if process.poll() is None:
-                _be_a_client(port)
-            process.terminate()
+            try:
+                while process.poll() is None and time.monotonic() < deadline and not serving.is_serving():
+                    time.sleep(0.02)
+                if process.poll() is None:
+                    _be_a_client(port)
+            finally:
+                process.terminate()
         new.touch()
         new.rename(path)
 
 
 def _be_a_client(port: int) -> None:
     client = KazooClient(f"127.0.0.1:{port}")
-    client.start()
-    client.create("/a/b", ephemeral=True, makepath=True)
-    client.get("/a/b", watch=print)
-    client.get_children("/a")
-    client.set("/a/b", b"set")
-    client.stop()
-    client.close()
+    try:
+        client.start()
+        client.create("/a/b", ephemeral=True, makepath=True)
+        client.get("/a/b", watch=lambda _: None)
+        client.get_children("/a")
+        client.set("/a/b", b"set")
+    finally:
+        client.stop()
+        client.close()
