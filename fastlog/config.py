@@ -83,8 +83,6 @@ class BrokerConfig(
             raise ConfigError("host: an address is needed")
         if any(not path for path in self.log_dirs):
             raise ConfigError("log.dir: an empty name is no directory")
-        if any("\0" in path for path in self.log_dirs):
-            raise ConfigError("log.dir: no directory has a NUL character in its name")
         places = [os.path.realpath(path) for path in self.log_dirs]
         for number, path in enumerate(self.log_dirs):
             if places[number] in places[:number]:

@@ -407,6 +407,11 @@ def _check(field: dataclasses.Field[Any], value: object) -> None:
         _check_one(name, kind, field.metadata, value)
 
 
+def _is_no_text(value: str) -> bool:
+    """Whether it has what no name, path or address can have: half a character, or a NUL."""
+    return "\0" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value))
+
+
 def _check_one(name: str, kind: str, meta: Mapping[str, Any], value: object) -> None:
     if value is None and kind.endswith(" | None"):
         return
@@ -414,7 +419,7 @@ def _check_one(name: str, kind: str, meta: Mapping[str, Any], value: object) -> 
     base = kind.removesuffix(" | None")
     if not isinstance(value, types.get(base, ())) or (isinstance(value, bool) and base != "bool"):
         raise ConfigError(f"{name}: {value!r} is not of type {kind}")
-    if isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+    if isinstance(value, str) and _is_no_text(value):
         raise ConfigError(f"{name}: {value!r} has characters that are no text")
     if meta["choices"] and value not in meta["choices"]:
         raise ConfigError(f"{name}: {value!r} is none of {', '.join(meta['choices'])}")

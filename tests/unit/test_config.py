@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import settings as patience
 from hypothesis import strategies as st
 
@@ -390,7 +390,13 @@ def test_any_file_gives_properties_or_the_declared_error(tmp_path_factory: pytes
     assert all(isinstance(item, str) for pair in properties.items() for item in pair)
 
 
-@example("log.dir", "\0")
+@pytest.mark.parametrize("name", ["log.dir", "hostname", "mirror.config", "zk.connect"])
+def test_a_nul_is_no_text(name: str) -> None:
+    """No path, address or name has one: the setting is named before anything is opened."""
+    with pytest.raises(ConfigError, match=rf"{name}: 'a\\x00' has characters that are no text"):
+        BrokerConfig.from_properties({name: "a\0"})
+
+
 @given(st.sampled_from([setting.name for setting in BrokerConfig.describe()]), st.text(max_size=20))
 def test_any_text_gives_a_value_or_the_declared_error(name: str, text: str) -> None:
     try:
