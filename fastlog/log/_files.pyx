@@ -55,6 +55,14 @@ cdef extern from "<signal.h>" nogil:
     int raise_signal "raise"(int)
     int SIGKILL, SIGSTOP
 
+cdef extern from *:
+    """
+    #include <stdint.h>
+    /* each number goes to one thread: a fault at the n-th call meets one of them, never two or none */
+    static inline uint64_t call_number(uint64_t *calls) { return __atomic_add_fetch(calls, 1, __ATOMIC_RELAXED); }
+    """
+    uint64_t call_number(uint64_t*) nogil
+
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
         void* iov_base
@@ -297,10 +305,8 @@ cdef int64_t done(int op, int fd, uint64_t position, uint64_t n, int64_t r) noex
 cdef int tripped(int op) noexcept nogil:
     """0 go on, 1 cut the call short, -errno fail; a kill does not return, a stop when the process is continued."""
     cdef int i, result = 0
-    cdef uint64_t number
+    cdef uint64_t number = call_number(&calls[op])
     cdef timespec pause
-    calls[op] += 1
-    number = calls[op]
     if op >= AT_AFTER_LOCK:
         noted(op, 0, 0, 0, "", "")
     for i in range(rule_count):
