@@ -25,8 +25,8 @@ from tests.harness import raw_client as raw
 from tests.harness import today
 from tests.harness.broker import wait_until
 from tests.harness.timing import PATIENCE
+from tests.harness.today_client import Client as TodayClient
 from tests.harness.workers import Workers, drain, is_silent, reset
-from tests.unit.test_kafka_data import Client as TodayClient
 
 GOOD = raw.entry(b"good")
 BLOCK = raw.entry(bytes(15_000))

@@ -12,8 +12,8 @@ from fastlog import message, record_batches
 from fastlog.log.formats import _batches
 from fastlog.record_batches import BatchHeader, Record
 from tests.harness import raw_client as raw
+from tests.harness.today_client import Client, make_with
 from tests.harness.workers import Workers
-from tests.unit.test_kafka_data import Client, make_with
 
 WRONG_PARTITION, INVALID_MESSAGE, TOO_LARGE = 3, 2, 102
 MOST_PAYLOAD = 1 << 20

@@ -22,8 +22,8 @@ from tests import reference
 from tests.harness import raw_client as raw
 from tests.harness import today
 from tests.harness.shared_log import LIMITS, SharedLog, wait_until
+from tests.harness.today_client import EARLIEST, EARLIEST_HERE, LARGEST, LATEST, Client, batch, each
 from tests.harness.workers import Workers, is_silent
-from tests.unit.test_kafka_data import EARLIEST, EARLIEST_HERE, LARGEST, LATEST, Client, batch, each
 from tests.unit.test_upconvert import records_of
 
 OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, INVALID_TOPIC, FORMAT = 1, 2, 3, 17, 43

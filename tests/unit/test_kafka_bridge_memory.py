@@ -24,9 +24,9 @@ from tests.harness import today
 from tests.harness.broker import wait_until
 from tests.harness.shared_log import in_child
 from tests.harness.timing import PATIENCE
+from tests.harness.today_client import Client
 from tests.harness.workers import Workers
 from tests.unit.test_kafka_bridge import read
-from tests.unit.test_kafka_data import Client
 from tests.unit.test_upconvert import records_of
 
 BUDGET = 1 << 20

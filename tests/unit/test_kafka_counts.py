@@ -14,8 +14,8 @@ from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.workers.kafka.codes import Code
 from tests.harness import raw_client as raw
 from tests.harness import today
+from tests.harness.today_client import CODECS, EARLIEST, LATEST, REFUSED, Client, batch, damaged
 from tests.harness.workers import Workers
-from tests.unit.test_kafka_data import CODECS, EARLIEST, LATEST, REFUSED, Client, batch, damaged
 from tests.unit.test_kafka_sequences import numbered
 
 MOST_BATCH = 100_000

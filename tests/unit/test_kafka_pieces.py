@@ -11,8 +11,8 @@ import pytest
 from fastlog.log import _files
 from tests.harness import today
 from tests.harness.broker import wait_until
+from tests.harness.today_client import Client, batch, values_of
 from tests.harness.workers import Workers, drain
-from tests.unit.test_kafka_data import Client, batch, values_of
 
 ONE = batch(b"one")
 HOURS_MS = 4 * 3_600_000

@@ -14,8 +14,8 @@ from fastlog import batch_codecs
 from fastlog.batch_codecs import GZIP, NONE, ZSTD
 from tests.harness import raw_batches, raw_records, today
 from tests.harness.raw_records import Record, encode_fields, sized, varint
+from tests.harness.today_client import LATEST, Client, each
 from tests.harness.workers import Workers
-from tests.unit.test_kafka_data import LATEST, Client, each
 
 INVALID_TIMESTAMP, INVALID_RECORD = 32, 87
 NAMED_SINCE = 8

@@ -13,8 +13,8 @@ from fastlog.log import _files
 from fastlog.record_batches import Record
 from tests.harness import today
 from tests.harness.stored_batches import batch
+from tests.harness.today_client import Client, make_with, values_of
 from tests.harness.workers import Workers, drain, is_silent, wait_until
-from tests.unit.test_kafka_data import Client, make_with, values_of
 
 OUT_OF_SEQUENCE, OLD_EPOCH, STORAGE = 45, 47, 56
 LATEST = -1

@@ -12,8 +12,8 @@ import pytest
 from fastlog import record_batches
 from fastlog.record_batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader, Record
 from tests.harness import today
+from tests.harness.today_client import CODECS, LATEST, Client, batch, make_with, values_of
 from tests.harness.workers import Workers
-from tests.unit.test_kafka_data import CODECS, LATEST, Client, batch, make_with, values_of
 
 STORED = -2
 INVALID = 87

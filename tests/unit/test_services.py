@@ -18,9 +18,9 @@ from fastlog.workers.kafka07.answers import Answers
 from fastlog.workers.kafka07.control import Control
 from fastlog.workers.services import NOT_CREATED, REFUSED, Services
 from tests.harness import raw_client as raw
+from tests.harness.today_client import make_with
 from tests.harness.workers import Workers
 from tests.unit.test_counts import MANY
-from tests.unit.test_kafka_data import make_with
 
 GOOD = raw.entry(b"good")
 CLOSED, UNKNOWN, REFUSED_SET, STORAGE = -2, -1, 2, 103

@@ -20,8 +20,8 @@ from tests.harness.broker import wait_until
 from tests.harness.processor import Processor
 from tests.harness.sanitizer import SLOWER
 from tests.harness.timing import PATIENCE, sooner_than
+from tests.harness.today_client import Client, batch, values_of
 from tests.harness.workers import PARTITIONS, Workers, drain, is_silent
-from tests.unit.test_kafka_data import Client, batch, values_of
 
 GOOD = raw.entry(b"good")
 MEGABYTE = 1 << 20
