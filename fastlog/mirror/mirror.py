@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
 import time
 
 from fastlog.client.addresses import Address, resolve
 from fastlog.errors import FastlogError
+from fastlog.limited_log import LimitedLog
 from fastlog.mirror.config import MirrorConfig, loop_error
 from fastlog.mirror.counting import Counting
 from fastlog.mirror.pieces import Observer
@@ -16,10 +18,16 @@ from fastlog.mirror.source import MessageSource
 from fastlog.mirror.target import Pipes, make_target
 
 log = logging.getLogger(__name__)
+limited_log = LimitedLog(log)
 
 _BUSY_SECONDS = 0.05
 _IDLE_SECONDS = 0.25
 _RESOLVE_SECONDS = 2.0
+_LOOKUP_PATIENCE = 10.0
+_CHECK_SECONDS = 1.0
+"""Until a name is looked up again that is waited for."""
+_RECHECK_SECONDS = 30.0
+"""And one that is not."""
 _LEAVE_SECONDS = 5.0
 
 
@@ -48,6 +56,7 @@ class Mirror:
         ]
         self._fatal: FastlogError | None = None
         self._checked: object = None
+        self._check_again = self._wait_until = 0.0
         self._thread = threading.Thread(target=self._run, name="fastlog-mirror", daemon=True)
 
     def start(self) -> None:
@@ -129,30 +138,41 @@ class Mirror:
             self._news.wait(_BUSY_SECONDS if busy else _IDLE_SECONDS)
 
     def _check_for_loops(self) -> None:
-        """See that no broker of a source is one of the target; nothing of a source is forwarded before that."""
+        """See that no broker of a source is one of the target; nothing of a source is forwarded before that.
+
+        Names that cannot be looked up are waited for at first, and looked up again and again: what has no address
+        cannot be reached until it has one.
+        """
         target = dict(self._target.addresses())
         sources = [dict(source.consumer.brokers) if source.consumer is not None else {} for source in self.sources]
         state = target, sources
-        if not target or state == self._checked:
+        now = time.monotonic()
+        if not target or (state == self._checked and now < self._check_again):
             return
-        self._checked = state
-        places = {place: address for address in target.values() for place in _places(address)}
+        names = {address: _places(address) for known in (target, *sources) for address in known.values()}
+        unknown = [str(address) for address, found in sorted(names.items()) if not found]
+        if unknown:
+            limited_log.warning("names", "cannot be looked up: %s", ", ".join(unknown))
+            self._wait_until = self._wait_until or now + _LOOKUP_PATIENCE
+        waits = now < self._wait_until and bool(unknown)
+        of_target = {place for address in target.values() for place in (address, *names[address])}
         for source, addresses in zip(self.sources, sources, strict=True):
             for address in addresses.values():
-                found = next((places[place] for place in _places(address) if place in places), None)
-                if found is not None:
+                if not of_target.isdisjoint((address, *names[address])):
                     raise loop_error(source.name, f"{address} is a broker of both")
-            source.is_checked = source.is_checked or bool(addresses)
+            source.is_checked = source.is_checked or (bool(addresses) and not waits)
+        self._checked = state
+        pause = (_CHECK_SECONDS if waits else _RECHECK_SECONDS) if unknown else math.inf
+        self._check_again = time.monotonic() + pause
 
 
-def _places(address: Address) -> set[object]:
-    """Whatever the same broker may be called by."""
-    found: set[object] = {address}
+def _places(address: Address) -> set[Address]:
+    """The addresses that a name has; none when the resolver does not tell."""
     try:
-        for family, _, _, target in resolve(address, _RESOLVE_SECONDS):
-            host = target[0]
-            if family in (socket.AF_INET, socket.AF_INET6):
-                found.add(Address(str(host), address.port))
+        return {
+            Address(str(target[0]), address.port)
+            for family, _, _, target in resolve(address, _RESOLVE_SECONDS)
+            if family in (socket.AF_INET, socket.AF_INET6)
+        }
     except OSError:
-        log.debug("%s cannot be looked up", address)
-    return found
+        return set()

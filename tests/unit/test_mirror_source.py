@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 
 from fastlog.audit.events import SeenEvent, decode
+from fastlog.client import addresses
 from fastlog.client.addresses import Address
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ClosedError, ConfigError, CoordinationError, OwnershipLostError, TransportError
 from fastlog.mirror import Forwarded, Mirror
+from fastlog.mirror import mirror as mirror_module
 from fastlog.mirror import source as source_module
 from fastlog.mirror.report import MirrorReport
 from fastlog.mirror.source import MessageSource
@@ -77,6 +80,67 @@ def test_a_source_that_is_the_target_is_refused_before_anything_is_forwarded(
         found.target = target
     assert found.sources["one"].logs["t", 0] == SET
     assert not found.committed()
+
+
+def test_what_cannot_be_looked_up_now_may_be_the_target(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for again before anything is forwarded, however long the resolver takes."""
+    monkeypatch.setattr(mirror_module, "_CHECK_SECONDS", 0.01)
+    asked: list[Address] = []
+
+    def resolve(address: Address, timeout: float) -> list[Any]:
+        asked.append(address)
+        if len(asked) < 6:
+            raise OSError(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return addresses.resolve(address, timeout)
+
+    monkeypatch.setattr(mirror_module, "resolve", resolve)
+    found = site()
+    target, found.target = found.target, found.sources["one"]
+    found.put(SET)
+    found.show("t")
+    config = found.config()
+    object.__setattr__(config.target.producer, "broker_list", f"0:localhost:{found.target.port}")
+    mirror = Mirror(config)
+    mirror.start()
+    try:
+        with pytest.raises(ConfigError, match="one is the target itself"):
+            mirror.wait(PATIENCE)
+    finally:
+        mirror.stop()
+        found.target = target
+    assert found.sources["one"].logs["t", 0] == SET
+
+
+def test_a_name_that_nobody_knows_is_not_waited_for_for_ever(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked up again all the same: once it has an address, that may be one of the target."""
+    for name, seconds in (("_LOOKUP_PATIENCE", 0.05), ("_CHECK_SECONDS", 0.01), ("_RECHECK_SECONDS", 0.01)):
+        monkeypatch.setattr(mirror_module, name, seconds)
+    known = threading.Event()
+
+    def resolve(address: Address, timeout: float) -> list[Any]:
+        if not known.is_set():
+            raise OSError(socket.EAI_NONAME, "Name or service not known")
+        return addresses.resolve(Address("127.0.0.1", 1), timeout)
+
+    monkeypatch.setattr(mirror_module, "resolve", resolve)
+    found = site()
+    port = found.sources["one"].port
+    monkeypatch.setattr(mirror_module, "Address", lambda host, _: Address(host, port))  # as if it were one broker
+    found.put(SET)
+    found.show("t")
+    mirror = Mirror(found.config())
+    mirror.start()
+    try:
+        wait_until("it goes on without", lambda: found.target.logs.get(("t", 0)) == SET)
+        known.set()
+        with pytest.raises(ConfigError, match="is a broker of both"):
+            mirror.wait(PATIENCE)
+    finally:
+        mirror.stop()
 
 
 def test_it_begins_when_zookeeper_is_there(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
