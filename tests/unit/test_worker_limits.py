@@ -343,6 +343,9 @@ class Pace:
 
     def step(self) -> None:
         time.sleep(IDLE_MS / 6000)
+        self.look()
+
+    def look(self) -> None:
         now = time.monotonic()
         self.longest = max(self.longest, now - self._last)
         self._last = now
@@ -350,7 +353,7 @@ class Pace:
 
 def steadily(impatient: Workers, act: Callable[[raw.RawClient, Pace], None]) -> None:
     """Have a client act; it is not closed, unless the machine stood still: then it begins again."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + 3 * PATIENCE  # it may have waited once for what could not be any more
     while True:
         before, pace = impatient.count("idle_closed"), Pace()
         try:
@@ -358,6 +361,7 @@ def steadily(impatient: Workers, act: Callable[[raw.RawClient, Pace], None]) -> 
                 act(client, pace)
             assert impatient.count("idle_closed") == before
         except (AssertionError, ConnectionError, raw.ConnectionClosed):
+            pace.look()
             if pace.longest < IDLE_MS / 2000 or time.monotonic() > deadline:
                 raise
         else:
