@@ -11,9 +11,9 @@ from tests.harness.timing import PATIENCE
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def run(broker: RunningBroker, *arguments: str, code: int = 0) -> tuple[str, str]:
-    """Stdout and stderr of a command, which ends with that code."""
-    found, out, err = command_process.run(*arguments, "--brokers", broker.address)
+def run(broker: RunningBroker, *arguments: str, code: int = 0, data: bytes = b"") -> tuple[str, str]:
+    """Stdout and stderr of a command with that stdin, which ends with that code."""
+    found, out, err = command_process.run(*arguments, "--brokers", broker.address, data=data)
     assert found == code, (arguments, found, out, err)
     return out.decode(), err
 

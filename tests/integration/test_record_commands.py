@@ -210,10 +210,7 @@ def test_settings_are_shown_and_changed(broker: RunningBroker) -> None:
 def test_a_template_shows_messages_as_well(broker: RunningBroker) -> None:
     """Of topics of Kafka 0.7, alone and in a group."""
     with testing.broker(processors=1) as own:
-        subprocess.run(
-            [sys.executable, "-m", "fastlog", "produce", "--topic", "old", "--brokers", own.address],
-            input=b"a\nb\n", check=True, capture_output=True,
-        )  # fmt: skip
+        run(own, "produce", "--topic", "old", data=b"a\nb\n")
         for group in ((), ("--group", "g")):
             out, _ = run(own, "consume", "--topic", "old", "--exit-at-end", "-f", r"%t/%p/%o/%K/%s;", *group)
             assert out == "old/0/0/-1/a;old/0/11/-1/b;"

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from fastlog import testing
 from fastlog.record_batches import BatchHeader, batches
 from fastlog.testing import RunningBroker
+from tests.harness import command_process
 from tests.harness.broker import KEPT, wait_until
 from tests.harness.record_commands import CODECS, run, stored
 from tests.harness.timing import PATIENCE
@@ -27,11 +28,10 @@ def broker() -> Iterator[RunningBroker]:
 
 def produce(broker: RunningBroker, topic: str, data: bytes, *arguments: str, code: int = 0) -> str:
     """Stderr of ``fastlog produce``, which ends with that code."""
-    command = [sys.executable, "-m", "fastlog", "produce", "--topic", topic, "--brokers", broker.address]
-    command += ["--acks", "flushed", *arguments]  # so that whoever reads then sees it
-    done = subprocess.run(command, input=data, capture_output=True, timeout=2 * PATIENCE, check=False)
-    assert done.returncode == code, (arguments, done.returncode, done.stderr)
-    return done.stderr.decode()
+    given = ("--topic", topic, "--brokers", broker.address, "--acks", "flushed")  # so that whoever reads then sees it
+    found, _, err = command_process.run("produce", *given, *arguments, data=data)
+    assert found == code, (arguments, found, err)
+    return err
 
 
 @pytest.mark.parametrize("codec", CODECS)
