@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,14 +16,15 @@ import pytest
 from fastlog import message, record_batches
 from fastlog.log import _files
 from fastlog.log._append import end_life
+from fastlog.log._shared_memory import FLUSHER
 from fastlog.log.manager import LogManager
 from fastlog.log.slots import SlotSpec
 from fastlog.record_batches import BatchHeader
 from tests import reference
 from tests.harness import raw_client as raw
 from tests.harness import today
-from tests.harness.shared_log import LIMITS, SharedLog, wait_until
-from tests.harness.today_client import EARLIEST, EARLIEST_HERE, LARGEST, LATEST, Client, batch, each
+from tests.harness.shared_log import LIMITS, SharedLog, in_child, wait_until
+from tests.harness.today_client import EARLIEST, EARLIEST_HERE, LARGEST, LATEST, Client, batch, each, values_of
 from tests.harness.workers import Workers, is_silent
 from tests.unit.test_upconvert import records_of
 
@@ -422,6 +424,17 @@ def test_offsets_by_place_and_by_time(workers: Workers, client: Client, topic: s
     assert client.offset(topic, PARTITIONS, LATEST).error_code == UNKNOWN_TOPIC
 
 
+def test_a_segment_is_as_new_as_its_newest_append_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    with Workers(tmp_path, makes_topics=False) as workers, Client(workers) as client:
+        segments = [(0, 2000, 1000), (50, 1500, 1600)]
+        assert workers.arena.create_lock()
+        workers.arena.add(SlotSpec("t", 0, 0, 0, 1, segments=segments, log_end=100, **LIMITS))  # type: ignore[arg-type]
+        workers.arena.create_unlock()
+        for when, offset, timestamp in ((2000, 0, 2000), (1700, 0, 2000), (2001, -1, -1), (LARGEST, 99, 1600)):
+            found = client.offset("t", 0, when)
+            assert (found.offset, found.timestamp) == (offset, timestamp), when
+
+
 def test_the_end_is_a_place_to_begin_whatever_comes_then(workers: Workers, client: Client, topic: str) -> None:
     """A consumer that asks for the end and begins there is served, when the log has gone on, without a search."""
     end = write(workers, topic, raw.message_set([b"x"] * 100))
@@ -588,3 +601,36 @@ def test_a_wait_goes_on_where_its_partition_lives_next(tmp_path: Path) -> None:
             arena.create_unlock()
         (part,) = (part for found in answer.responses for part in found.partitions)
         assert part.error_code == 0 and part.records
+
+
+def test_a_wait_at_a_topic_of_07_goes_on_at_one_of_batches_that_has_its_name_next(tmp_path: Path) -> None:
+    """It is deleted, and the other one made, between two looks of one fetch."""
+    with Workers(tmp_path, partitions=1, flusher=False, fetch_max_wait_ms=60_000) as workers, Client(workers) as client:
+        arena, log = workers.arena, SharedLog.over(workers.arena)
+        old = LogManager(workers.processors[0].config, arena).create_partition("t", 0, count=1)
+        fields = today.fetched(("t", 0, 0), max_wait=60_000)
+        client.raw.send_raw(today.request(today.FETCH, 12, fields))
+        wait_until(lambda: workers.count("held_fetches") == 1)
+        workers.wait_still()
+
+        def end() -> None:
+            assert arena.create_lock()
+            end_life(log.appender, old)
+
+        assert in_child(end, "life.announced@1=kill") == -signal.SIGKILL  # who waits is not woken
+        arena.wake_all()
+        wait_until(lambda: arena.is_past(old))
+        assert arena.create_lock()
+        (tmp_path / "t-0").rename(tmp_path / "gone")
+        arena.free(old)
+        arena.create_unlock()
+        with Client(workers) as other:
+            assert other.make("t")[0].error_code == 0
+            assert other.produce(("t", 0, batch(b"new")), acks=1)[0].error_code == 0
+        (slot,) = (view.index for view in arena.views())
+        assert log.flush(slot) == 0
+        arena.end_incarnation(FLUSHER)
+        arena.wake_all()
+        _, answer = today.decoded(today.FETCH, 12, today.answer_of(client.socket))
+        (part,) = (part for found in answer.responses for part in found.partitions)
+        assert (part.error_code, values_of(part)) == (0, [(0, b"new")])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fastlog import record_batches
+from fastlog.log import _files
 from fastlog.log._arena import STATE_OFFLINE
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log.formats import format_number
@@ -19,6 +20,7 @@ from fastlog.log.manager import LogManager
 from fastlog.log.slots import SlotSpec
 from tests.harness import raw_client as raw
 from tests.harness import today
+from tests.harness.calls import recorded_calls
 from tests.harness.shared_log import LIMITS
 from tests.harness.today_client import (
     EARLIEST,
@@ -176,6 +178,20 @@ def test_who_has_produced_and_asks_for_the_end_sees_it(tmp_path: Path, when: int
         workers.start_flusher()
         _, found = today.decoded(today.LIST_OFFSETS, 7, today.answer_of(client.socket))
         assert found.topics[0].partitions[0].offset == (1 if when == LATEST else 0)
+
+
+def test_an_end_that_nobody_makes_visible_any_more_is_not_waited_for(tmp_path: Path) -> None:
+    """Where flushing has failed: who asks for the end is not even held once."""
+    with Workers(tmp_path, flusher=False) as workers, Client(workers) as client:
+        client.make("t")
+        assert client.produce(("t", 0, batch(b"x")))[0].error_code == 0
+        _files.arm("fdatasync=EIO", "test")
+        (view,) = workers.arena.views()
+        assert flush_now(make_partition_flusher(workers.arena, 64, 0, 0), view.index) != 0
+        _files.arm("", "test")
+        with recorded_calls(tmp_path) as calls:
+            assert client.offset("t", 0, LATEST).offset == 0
+        assert "wait.hold" not in {call.name for call in calls}
 
 
 def test_times_of_several_partitions_at_once(client: Client) -> None:

@@ -166,6 +166,24 @@ def test_a_snapshot_is_due_after_so_many_bytes_at_a_roll_and_at_a_stop(
     assert log.snapshots()[-1] == 60
 
 
+def test_what_was_appended_and_not_flushed_at_a_snapshot_counts_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Numbered(tmp_path)
+    monkeypatch.setattr(keeper_module, "CHECKPOINT_SECONDS", 0.0)
+    keeper = keeper_of(log)
+    log.send(1, 0)
+    monkeypatch.setattr(producer_states, "SNAPSHOT_BYTES", 3 * log.view.log_end)
+    log.log.flush()
+    for number in range(1, 4):
+        log.send(1, number)
+    keeper._look(final=False)
+    assert log.snapshots()[-1] == 1
+    log.log.flush()
+    keeper._look(final=False)
+    assert log.snapshots()[-1] == 4
+
+
 def test_no_snapshot_is_written_twice(tmp_path: Path) -> None:
     log = Numbered(tmp_path)
     keeper = keeper_of(log)
