@@ -242,6 +242,41 @@ def test_a_member_that_never_asks_for_its_assignment_is_gone() -> None:
     assert set(group.members) == {"c-1"} and group.state is State.PREPARING
 
 
+def test_whatever_a_member_asks_for_is_a_sign_of_life() -> None:
+    """Also where the answer is what it could have had before."""
+    for number in range(2):
+        group = stable("c-1", "c-2")
+        if number:
+            group.ask("c-2", now=SESSION - 1)
+        else:
+            assert joined(group.come("c-2", now=SESSION - 1)).generation == 2
+        group.heartbeat("c-1", None, 2, SESSION - 1)
+        group.tick(2 * SESSION - 2)
+        assert set(group.members) == {"c-1", "c-2"}
+        group.tick(2 * SESSION - 1)
+        assert group.members == {}
+
+
+def test_who_joins_again_is_as_it_says_now() -> None:
+    group = stable("c-1")
+    more = {"protocols": (("range", b"more"),), "session_ms": 2 * SESSION, "client_id": "other"}
+    again = joined(group.come("c-1", **more))
+    assert [each.metadata for each in again.members] == [b"more"]
+    group.ask("c-1", {"c-1": b"1"})
+    group.settle()
+    (kept,) = group.kept[-1].members
+    assert (kept.metadata, kept.session_ms, kept.client_id) == (b"more", 2 * SESSION, "other")
+
+
+def test_a_generation_is_looked_at_when_its_assignment_is_due() -> None:
+    """However long its members may be silent."""
+    group = Played()
+    group.come(session_ms=2 * REBALANCE)
+    assert (group.state, group.due) == (State.COMPLETING, REBALANCE)
+    group.tick(REBALANCE)
+    assert group.members == {}
+
+
 # -- assignments -------------------------------------------------------------------------------------------------------
 
 
@@ -462,6 +497,13 @@ def test_nobody_is_left_waiting() -> None:
     joining = group.come()
     group.give_up(Code.COORDINATOR_NOT_AVAILABLE)
     assert joined(joining).code is Code.COORDINATOR_NOT_AVAILABLE
+    group = Played()
+    group.come()
+    group.come()
+    group.come("c-1")
+    waiting = group.sync("c-2", None, 2, None, None, {}, 0)
+    group.give_up(Code.COORDINATOR_NOT_AVAILABLE)
+    assert waiting.value == Synced(Code.COORDINATOR_NOT_AVAILABLE)
 
 
 def test_who_waits_for_a_promise_is_told_once() -> None:

@@ -39,6 +39,18 @@ def test_a_static_member_comes_back_and_nobody_notices() -> None:
     assert group.leave([("", "i")], 0) == [(now.member_id, Code.NONE)]
 
 
+def test_a_static_member_that_comes_back_with_another_assignor_has_all_join_again() -> None:
+    """It cannot go on with what was assigned by the former one."""
+    group = Played()
+    group.come(instance_id="i", protocols=BOTH)
+    group.ask("i-1", instance_id="i")
+    group.settle()
+    assert (group.state, group.protocol) == (State.STABLE, "range")
+    back = group.come(instance_id="i", protocols=BOTH[::-1])
+    group.settle()
+    assert (joined(back).generation, joined(back).protocol, group.state) == (2, "sticky", State.COMPLETING)
+
+
 def test_a_static_member_that_comes_back_is_as_it_says_now() -> None:
     """With a session of its own from now on; whether its former self asked for an assignment is no matter any more."""
     group = stable("c-1")

@@ -123,6 +123,19 @@ def test_what_the_disk_refuses_is_said_with_its_reason(running: Asked) -> None:
     assert batches(running) == before + 1
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_what_gives_room_back_goes_without_room_and_nothing_else_with_it(running: Asked, number: int) -> None:
+    """Also where both were waiting at once."""
+    running.again()  # which knows of no room that it has
+    kept = log_of(running)
+    name = errno.errorcode[number]
+    _files.arm(f"fallocate@1-={name}", "test")
+    first = kept.write([ROW], needs_room=False)
+    found = outcomes_of(running, [first, kept.write([ROW], needs_room=False), kept.write([ROW])])
+    _files.arm("", "test")
+    assert found[:2] == [DONE] * 2 and isinstance(found[2], OSError) and found[2].errno == number
+
+
 def test_of_what_is_out_of_service_no_snapshot_is_due(running: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = log_of(running)
     monkeypatch.setattr(internal_log, "SHORT_BYTES", 10)
@@ -189,6 +202,18 @@ def test_a_log_is_long_by_what_came_behind_its_newest_snapshot(running: Asked, m
     (later,) = [view for view in running.arena.views() if view.topic == TOPIC]
     assert 2000 < later.log_end - kept._snapshot_at < 2000 + 1500
     assert not kept.is_long(10_000)
+
+
+def test_the_bytes_of_each_snapshot_are_told(running: Asked, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    kept = log_of(running)
+    for _ in range(2):
+        done: list[Any] = []
+        kept.snapshot(iter([[ROW], [ROW]])).then(done.append)
+        running.turn_until("it is written", lambda done=done: bool(done))  # type: ignore[misc]
+    size = 2 * (len(ROW.key or b"") + len(ROW.value or b""))
+    told = [record.getMessage() for record in caplog.records if "begun anew" in record.getMessage()]
+    assert [line.rpartition("=")[2] for line in told] == [str(size)] * 2
 
 
 @pytest.mark.parametrize(

@@ -448,14 +448,11 @@ class Group:
         if self.state is State.PREPARING:
             self._complete_if_all_joined(now)
             return
-        if self.state is State.EMPTY and not self.members:
-            return
         self._answer_syncs(Code.REBALANCE_IN_PROGRESS, now)
         self._sync_until = NEVER
         was_empty = self.state is State.EMPTY
         self.state = State.PREPARING
         most = self._rebalance_ms()
-        self._initial_left_ms = None
         self._join_until = now + most
         if was_empty:
             delay = min(self._limits.initial_delay_ms, most)
@@ -492,7 +489,6 @@ class Group:
             following = next((each for each in self.members.values() if each.joining is not None), None)
             if following is None and self.members:
                 self._join_until, self._initial_left_ms = now + self._rebalance_ms(), None
-                self._at(self._join_until)
                 return
             self.leader = following.member_id if following is not None else None
         self._join_until, self._initial_left_ms = NEVER, None
