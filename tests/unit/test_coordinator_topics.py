@@ -295,6 +295,19 @@ def test_what_is_not_there_is_not_deleted(running: Coordinated) -> None:
     assert running.topics.names() == ["t"] and running.manager.partitions("old topic")
 
 
+def test_a_full_disk_can_be_made_room_on(running: Coordinated) -> None:
+    """A topic goes without the room that is kept for that; none is made."""
+    running.create("t")
+    running.loop.close()
+    running.begin()  # and knows of no room that it has
+    running.turn_until("it is ready", lambda: running.topics.is_ready)
+    _files.arm("fallocate@1-=ENOSPC", "test")
+    codes = running.create("u").error_code, running.delete("t")
+    _files.arm("", "test")
+    assert codes == (Code.KAFKA_STORAGE_ERROR, Code.NONE)
+    assert recorded(running) == {}
+
+
 def test_two_who_delete_one_topic_are_both_told(running: Coordinated) -> None:
     running.create("t")
     row = [{"name": "t", "topic_id": bytes(16)}]
@@ -588,7 +601,9 @@ def ids(running: Coordinated, count: int) -> list[int]:
     return [each.producer_id for each in found]
 
 
-def test_no_producer_id_is_given_twice(memory: Path) -> None:
+def test_no_producer_id_is_given_twice(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is one of a block taken from the next one."""
+    monkeypatch.setattr(topics_module, "ID_BLOCK", 4)
     with Coordinated(memory / "log") as first:
         found = ids(first, 5)
         first.loop.close()
@@ -709,6 +724,30 @@ def test_a_long_log_begins_anew_and_says_the_same(memory: Path, monkeypatch: pyt
         assert recorded(second) == expected
         assert second.topics.settings("t9") == {"retention.bytes": "9"}
         assert set(ids(second, 2)).isdisjoint(given)
+
+
+def test_what_is_changed_beside_a_snapshot_stands_in_it_and_makes_no_other_due(
+    running: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the log before the snapshot, and not flushed."""
+    running.create("t")
+    monkeypatch.setattr(internal_log, "SHORT_BYTES", 0)
+    wanted = {
+        name: "123456789" for name in ("retention.ms", "retention.bytes", "segment.bytes", "segment.ms", "flush.ms")
+    }
+    configs = [{"name": name, "config_operation": 0, "value": value} for name, value in wanted.items()]
+    resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
+    _files.arm("fdatasync@1-=slow:50", "test")
+    asked = running.begin_to_ask(44, 1, resources=[resource], validate_only=False)
+    running.topics.shorten()
+    running.turn_until("nothing is under way", lambda: bool(asked) and not running.loop.tasks)
+    _files.arm("", "test")
+    assert read_metadata([running.directory], FileOps()).topics["t"].settings == wanted
+    segments = sorted((running.directory / "__fastlog_metadata-0").glob("*.log"))
+    assert len(segments) == 2
+    running.topics.shorten()
+    running.turn_until("nothing is under way", lambda: not running.loop.tasks)
+    assert sorted((running.directory / "__fastlog_metadata-0").glob("*.log")) == segments
 
 
 def test_a_segment_that_does_not_begin_with_the_state_keeps_what_is_before_it(running: Coordinated) -> None:

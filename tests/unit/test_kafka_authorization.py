@@ -123,6 +123,7 @@ def test_what_is_refused_is_said_and_nothing_more(client: raw.RawClient, rules: 
 def test_who_may_see_a_topic_may_not_make_it_for_that(client: raw.RawClient, rules: Rules) -> None:
     rules.refused = {(CREATE, "new")}
     assert metadata(client, "new")[0].error_code == 29
+    assert [topic.error_code for topic in metadata(client, "other", "new")] == [0, 29], "each is told of its own"
     rules.refused.clear()
     assert metadata(client, "new")[0].error_code == 0
 

@@ -28,7 +28,7 @@ from tests.harness.today_client import EARLIEST, EARLIEST_HERE, LARGEST, LATEST,
 from tests.harness.workers import Workers, is_silent
 from tests.unit.test_upconvert import records_of
 
-OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, INVALID_TOPIC, FORMAT = 1, 2, 3, 17, 43
+OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, INVALID_TOPIC, FORMAT, UNKNOWN_ID = 1, 2, 3, 17, 43, 100
 SEGMENT_BYTES = 1 << 23
 LARGE_BYTES = 3 << 20
 PARTITIONS = 3
@@ -507,6 +507,9 @@ def test_names_that_kafka_has_not_stay_hidden(workers: Workers, client: Client, 
     fields = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     every = client.ask(today.METADATA, 12, topics=None, **fields).topics
     assert name not in {topic.name for topic in every}
+    (topic_id,) = {view.topic_id for view in workers.arena.views() if view.topic == name}
+    by_id = [{"topic_id": uuid.UUID(bytes=topic_id), "name": None}]
+    assert client.ask(today.METADATA, 12, topics=by_id, **fields).topics[0].error_code == UNKNOWN_ID
     asked = [{"topic_id": None, "name": name}]
     (found,) = client.ask(today.METADATA, 12, topics=asked, **fields).topics
     assert found.error_code in (UNKNOWN_TOPIC, INVALID_TOPIC) and found.partitions == ()
