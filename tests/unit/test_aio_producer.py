@@ -25,6 +25,7 @@ from fastlog.errors import (
     ConfigError,
     DeliveryError,
     ForkedError,
+    InvalidMessageError,
     InvalidTopicError,
     MessageTooLargeError,
     QueueFullError,
@@ -36,6 +37,7 @@ from fastlog.producer import Crc32Partitioner
 from fastlog.producer.link import Link
 from fastlog.producer.waiting import OneShotEvent
 from fastlog.wire import requests as rq
+from fastlog.wire import responses as rs
 from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.harness.timing import PATIENCE, sooner_than
 
@@ -89,6 +91,30 @@ def test_an_acknowledgement_can_be_awaited() -> None:
         assert sorted(map(int, stored(broker))) == [*range(500)]
 
     with FakeBroker() as broker:
+        run(main(broker))
+
+
+@pytest.mark.parametrize("refused", range(-1, 4))
+def test_an_acknowledgement_is_that_of_all_its_messages(refused: int) -> None:
+    """They go to different partitions, of which any may refuse them."""
+
+    def hook(request: rq.Request) -> bytes | None:
+        if isinstance(request, rq.ProduceAckRequest) and request.partition == refused:
+            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 2, refused))
+        return None
+
+    async def main(broker: FakeBroker) -> None:
+        async with Producer(broker.address) as producer:
+            values, keys = [b"%d" % number for number in range(20)], [str(number) for number in range(20)]
+            if refused < 0:
+                found = await producer.send_and_wait("t", values, keys=keys)
+                assert sum(delivery.messages for delivery in found) == 20
+                assert {delivery.partition for delivery in found} == set(range(4))
+            else:
+                with pytest.raises(InvalidMessageError):
+                    await producer.send_and_wait("t", values, keys=keys)
+
+    with FakeBroker(partitions=4, hook=hook) as broker:
         run(main(broker))
 
 

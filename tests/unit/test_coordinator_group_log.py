@@ -208,6 +208,25 @@ def test_a_long_log_is_kept_short_and_says_the_same(tmp_path: Path, monkeypatch:
         assert second.beat(member) == 0
 
 
+def test_each_part_of_a_snapshot_is_of_what_stands_there_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many records as a batch may have, of what was there when it began."""
+    monkeypatch.setattr(keeping, "BATCH_BYTES", 5)
+    shard = keeping.Shard(Any)  # type: ignore[arg-type]
+    for key in b"abcdefg":
+        shard.put(bytes([key]), b"1")
+    parts = shard.parts()
+    found = [[(each.key, each.value) for each in next(parts)]]
+    shard.put(b"a", b"2")
+    shard.put(b"d", b"2")
+    shard.put(b"e", None)
+    found += [[(each.key, each.value) for each in part] for part in parts]
+    assert found == [
+        [(b"snapshot", b""), (b"a", b"1"), (b"b", b"1"), (b"c", b"1")],
+        [(b"d", b"2"), (b"f", b"1"), (b"g", b"1")],
+        [(b"snapshot-end", b"")],
+    ]
+
+
 def test_a_segment_is_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of whole batches, so that other work of the coordinator's comes in between."""
     monkeypatch.setattr(keeping, "STEP_RECORDS", 2)
