@@ -11,8 +11,10 @@ import pytest
 
 from fastlog import record_batches
 from fastlog.errors import LogError
+from fastlog.log import _files
 from fastlog.log.files import FileOps
 from fastlog.log.internal_logs import newest_snapshot
+from fastlog.log.metadata import TOPIC as METADATA_TOPIC
 from fastlog.record_batches import Record
 from fastlog.workers.child import Shared
 from fastlog.workers.coordinator import internal_log
@@ -206,6 +208,28 @@ def test_a_long_log_is_kept_short_and_says_the_same(tmp_path: Path, monkeypatch:
     with Asked(tmp_path / "log") as second:
         assert all_of(second) == expected
         assert second.beat(member) == 0
+
+
+@pytest.mark.parametrize("topic", [TOPIC, METADATA_TOPIC])
+def test_a_new_coordinator_goes_by_nothing_that_a_power_loss_could_take_away(running: Asked, topic: str) -> None:
+    """What its predecessor appended is flushed before it is ready."""
+
+    def ends() -> tuple[int, int]:
+        (view,) = (view for view in running.arena.views() if view.topic == topic)
+        return view.visible_offset, view.log_offset
+
+    assert running.commit({("t", 0): 1}) == {("t", 0): 0}
+    _, before = ends()
+    _files.arm("fdatasync@1-=slow:200", "test")
+    if topic == TOPIC:
+        running.begin_to_commit({("t", 0): 2})
+    else:
+        running.begin_to_ask(22, 4, transactional_id=None, transaction_timeout=1, producer_id=-1, producer_epoch=-1)
+    running.turn_until("it is appended", lambda: ends()[1] > before)
+    running.again()
+    visible, end = ends()
+    _files.arm("", "test")
+    assert visible == end
 
 
 def test_each_part_of_a_snapshot_is_of_what_stands_there_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
