@@ -146,6 +146,15 @@ def test_the_operations_that_are_allowed_are_told(client: raw.RawClient, rules: 
     assert told.topic_authorized_operations == 0b101_0111_1000
 
 
+@pytest.mark.parametrize("version", [8, 9, 10])
+def test_where_there_is_a_rule_nothing_is_said_of_the_cluster_but_that_it_is_seen(
+    client: raw.RawClient, version: int
+) -> None:
+    flags = {"include_topic_authorized_operations": False, "allow_auto_topic_creation": False, "topics": []}
+    found = today.asked(client.socket, today.METADATA, version, include_cluster_authorized_operations=True, **flags)
+    assert found.cluster_authorized_operations == 1 << DESCRIBE
+
+
 def test_without_acknowledgement_a_refusal_ends_the_connection(client: raw.RawClient, rules: Rules) -> None:
     rules.refused = {(WRITE, "mine")}
     fields = today.produced(("mine", 0, BATCH), acks=0)

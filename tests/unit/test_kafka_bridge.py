@@ -501,9 +501,20 @@ def test_metadata_shows_topics_as_kafka_has_them(workers: Workers, client: Clien
     assert client.ask(today.METADATA, 12, topics=by_id, **fields).topics == (found,)
 
 
-@pytest.mark.parametrize("name", ["a b", "\u00e9", "x" * 250, "a:b"])
+def test_the_longest_name_that_kafka_has_is_shown(workers: Workers, client: Client) -> None:
+    write(workers, "x" * 249, raw.entry(b"x"))
+    assert client.make("x" * 249)[0].error_code == 0
+
+
+@pytest.mark.parametrize("name", ["a b", "\u00e9", "x" * 250, "a:b", "__mine"])
 def test_names_that_kafka_has_not_stay_hidden(workers: Workers, client: Client, name: str) -> None:
-    write(workers, name, raw.entry(b"x"))
+    if name.startswith("__"):  # only found at a start
+        assert workers.arena.create_lock()
+        words = {"format": 0, "created_ms": 1, "segments": [(0, 1, 0)], "log_end": 0, "topic_id": b"m" * 16}
+        workers.arena.add(SlotSpec(name, 0, 0, **words, **LIMITS))  # type: ignore[arg-type]
+        workers.arena.create_unlock()
+    else:
+        write(workers, name, raw.entry(b"x"))
     fields = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     every = client.ask(today.METADATA, 12, topics=None, **fields).topics
     assert name not in {topic.name for topic in every}

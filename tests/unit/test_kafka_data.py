@@ -12,6 +12,7 @@ import pytest
 
 from fastlog import record_batches
 from fastlog.log import _files
+from fastlog.log._append import end_life
 from fastlog.log._arena import STATE_OFFLINE
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log._shared_memory import COORDINATOR
@@ -21,8 +22,9 @@ from fastlog.log.manager import LogManager
 from fastlog.log.slots import SlotSpec
 from tests.harness import raw_client as raw
 from tests.harness import today
+from tests.harness.broker import wait_until
 from tests.harness.calls import recorded_calls
-from tests.harness.shared_log import LIMITS
+from tests.harness.shared_log import LIMITS, SharedLog
 from tests.harness.today_client import (
     EARLIEST,
     EARLIEST_HERE,
@@ -34,6 +36,7 @@ from tests.harness.today_client import (
     batch,
     each,
     filled,
+    make_with,
     values_of,
 )
 from tests.harness.topic_maker import TopicMaker
@@ -85,6 +88,48 @@ def test_who_asks_for_a_topic_has_it_made(client: Client) -> None:
     by_id = {"topics": [{"topic_id": made.topic_id, "name": None}], "allow_auto_topic_creation": True}
     (found,) = client.ask(today.METADATA, 12, **by_id, include_topic_authorized_operations=False).topics
     assert found == made
+
+
+def told_by_id(client: Client, topic_id: bytes, *more: str) -> list[Any]:
+    """What METADATA says of the topic with an id, and of those with these names."""
+    topics = [{"topic_id": uuid.UUID(bytes=topic_id), "name": None}]
+    topics += [{"topic_id": None, "name": name} for name in more]
+    flags = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
+    return list(client.ask(today.METADATA, 12, topics=topics, **flags).topics)
+
+
+def test_ids_of_topics_that_came_and_went_are_known_no_more(tmp_path: Path) -> None:
+    """However many there were; each was known by whichever partition it had, and is named as it was asked for."""
+    with Workers(tmp_path, slots=1, makes_topics=False) as workers, Client(workers) as client:
+        arena, log = workers.arena, SharedLog.over(workers.arena)
+        words: dict[str, Any] = {"format": format_number(RECORD_BATCHES), "created_ms": 1, "segments": [(0, 1, 0)]}
+        for number in range(1, 80):
+            topic_id = number.to_bytes(16, "big")
+            assert arena.create_lock()
+            index = arena.add(SlotSpec("t", 1, 0, log_end=0, topic_id=topic_id, **words, **LIMITS))
+            arena.create_unlock()
+            assert told_by_id(client, topic_id)[0].error_code == 0
+            assert arena.create_lock()
+            assert end_life(log.appender, index)
+            arena.create_unlock()
+            (gone,) = told_by_id(client, topic_id)
+            assert (gone.error_code, gone.topic_id, gone.partitions) == (100, uuid.UUID(bytes=topic_id), ())
+            arena.wake_all()
+            wait_until("it is past", lambda index=index: arena.is_past(index))  # type: ignore[misc]
+            assert arena.create_lock()
+            arena.free(index)
+            arena.create_unlock()
+
+
+def test_a_topic_is_made_beside_one_that_is_named_by_its_id(client: Client) -> None:
+    (made,) = client.make("named")
+    found = told_by_id(client, made.topic_id.bytes, "made-beside")
+    assert [(topic.error_code, topic.name) for topic in found] == [(0, "named"), (0, "made-beside")]
+
+
+def test_the_brokers_own_topics_are_told_apart(workers: Workers, client: Client) -> None:
+    make_with(workers, "__own")
+    assert [told_by_id(client, bytes(15) + b"?", name)[1].is_internal for name in ("__own", "two")] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["a b", "\u00e9", "x" * 250, ".", "..", "__mine"])
