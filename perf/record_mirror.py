@@ -45,7 +45,7 @@ def _rate(target: str, messages: int) -> float:
     place, begun, first = (RECORDS, 0), 0.0, 0
     with RecordBroker(parse_brokers(target), timeout=30) as records:
         while time.monotonic() < deadline:
-            is_there = bool(records.topics([RECORDS])[RECORDS].partitions)
+            is_there = bool(records.known_topics([RECORDS])[RECORDS].partitions)
             end = records.offsets([place], LATEST)[place] if is_there else 0
             if end and not begun:
                 begun, first = time.perf_counter(), end

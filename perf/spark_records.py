@@ -68,7 +68,7 @@ def create_topic(address: Address, topic: str, partitions: int) -> None:
     with RecordBroker([address], timeout=60) as records:
         records.create(topic, partitions, {})
         deadline = time.monotonic() + 60
-        while not records.topics([topic])[topic].partitions and time.monotonic() < deadline:
+        while not records.known_topics([topic])[topic].partitions and time.monotonic() < deadline:
             time.sleep(0.2)
 
 

@@ -15,39 +15,37 @@ from fastlog.errors import GroupCoordinatorError, TransportError
 
 _T = TypeVar("_T")
 
-UNKNOWN_TOPIC, TIMED_OUT, METADATA_TOO_LARGE = 3, 7, 12
-LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
-ILLEGAL_GENERATION, INCONSISTENT_PROTOCOL, INVALID_GROUP, UNKNOWN_MEMBER, INVALID_SESSION = 22, 23, 24, 25, 26
-REBALANCE, COMMIT_SIZE, TOPIC_DENIED, GROUP_DENIED = 27, 28, 29, 30
-NON_EMPTY, GROUP_NOT_FOUND, ID_REQUIRED, GROUP_FULL, FENCED, SUBSCRIBED = 68, 69, 79, 81, 82, 86
-
-PASSING = frozenset((LOADING, NOT_AVAILABLE, NOT_COORDINATOR))
+PASSING = frozenset((Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR))
 """Codes of a coordinator that has just begun: what was asked for was not done, and is asked for again."""
 
-_MEANINGS = {
-    -1: "the broker reports an unknown error: its log says more",
-    UNKNOWN_TOPIC: "the topic is not there (any more)",
-    TIMED_OUT: "its disk takes too long; it may have been kept",
-    METADATA_TOO_LARGE: "the text beside an offset is too long: raise offset.metadata.max.bytes of the broker",
-    LOADING: "the coordinator is reading its log; it will be there soon",
-    NOT_AVAILABLE: "the coordinator is not available: its disk may be full or failing, and the broker's log says more",
-    NOT_COORDINATOR: "the broker does not coordinate this group",
-    ILLEGAL_GENERATION: "the group has gone on without this member",
-    INCONSISTENT_PROTOCOL: "the members of the group are no consumers of fastlog: choose another name for the group",
-    INVALID_GROUP: "the name of the group is empty or too long",
-    UNKNOWN_MEMBER: "the group has members, and this is none of them (any more)",
-    INVALID_SESSION: "the broker does not allow the session's time-out: set session.timeout.ms within its"
+_MEANINGS: dict[int, str] = {
+    Code.UNKNOWN_SERVER_ERROR: "the broker reports an unknown error: its log says more",
+    Code.UNKNOWN_TOPIC_OR_PARTITION: "the topic is not there (any more)",
+    Code.REQUEST_TIMED_OUT: "its disk takes too long; it may have been kept",
+    Code.OFFSET_METADATA_TOO_LARGE: "the text beside an offset is too long: raise offset.metadata.max.bytes of the"
+    " broker",
+    Code.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is reading its log; it will be there soon",
+    Code.COORDINATOR_NOT_AVAILABLE: "the coordinator is not available: its disk may be full or failing, and the"
+    " broker's log says more",
+    Code.NOT_COORDINATOR: "the broker does not coordinate this group",
+    Code.ILLEGAL_GENERATION: "the group has gone on without this member",
+    Code.INCONSISTENT_GROUP_PROTOCOL: "the members of the group are no consumers of fastlog: choose another name for"
+    " the group",
+    Code.INVALID_GROUP_ID: "the name of the group is empty or too long",
+    Code.UNKNOWN_MEMBER_ID: "the group has members, and this is none of them (any more)",
+    Code.INVALID_SESSION_TIMEOUT: "the broker does not allow the session's time-out: set session.timeout.ms within its"
     " group.min.session.timeout.ms and group.max.session.timeout.ms",
-    REBALANCE: "the group rebalances",
-    COMMIT_SIZE: "the coordinator has no room for more offsets",
-    TOPIC_DENIED: "the broker does not allow that with the topic",
-    GROUP_DENIED: "the broker does not allow that with the group",
-    42: "what the member says of itself is too large: read fewer topics",
-    NON_EMPTY: "the group has members: stop them first",
-    GROUP_NOT_FOUND: "there is no such group",
-    GROUP_FULL: "the group is full (group.max.size of the broker), or the coordinator has no room for more members",
-    FENCED: "another process has taken this member's place",
-    SUBSCRIBED: "members of the group read the topic: stop them first",
+    Code.REBALANCE_IN_PROGRESS: "the group rebalances",
+    Code.INVALID_COMMIT_OFFSET_SIZE: "the coordinator has no room for more offsets",
+    Code.TOPIC_AUTHORIZATION_FAILED: "the broker does not allow that with the topic",
+    Code.GROUP_AUTHORIZATION_FAILED: "the broker does not allow that with the group",
+    Code.INVALID_REQUEST: "what the member says of itself is too large: read fewer topics",
+    Code.NON_EMPTY_GROUP: "the group has members: stop them first",
+    Code.GROUP_ID_NOT_FOUND: "there is no such group",
+    Code.GROUP_MAX_SIZE_REACHED: "the group is full (group.max.size of the broker), or the coordinator has no room for"
+    " more members",
+    Code.FENCED_INSTANCE_ID: "another process has taken this member's place",
+    Code.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group read the topic: stop them first",
 }
 
 _PURPOSE = "groups without ZooKeeper work: name a broker of fastlog, or a ZooKeeper (zk.connect)"

@@ -1,8 +1,6 @@
 """Fetch of partitions of topics with an id, and of no others: a topic that is made anew has another one.
 
-At version 13, with tagged fields: a number of 32 bits before an array or bytes is a varint of one more, 0 for null; and
-tagged fields, of which a client need not know any, stand behind every structure. The batches of an answer stay where
-they were received.
+At version 13, which has tagged fields (``kafka_fields``). The batches of an answer stay where they were received.
 
 Source: the schemas of Apache Kafka 4.2.
 """
@@ -10,17 +8,12 @@ Source: the schemas of Apache Kafka 4.2.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from fastlog.client.kafka_fields import Answer, Request
-from fastlog.errors import ProtocolError
-from fastlog.wire.fields import pack
+from fastlog.client.kafka_fields import ID_BYTES, NO_TAGS, Answer, Request, tagged_answer
+from fastlog.wire.fields import pack, uvarint
 
-_T = TypeVar("_T")
-
-ID_BYTES = 16
-_NO_TAGS = b"\0"
 _WITHOUT_SESSION = pack("ii", 0, -1)
 _NO_EPOCH = -1
 _ENVELOPE_BYTES = 1024
@@ -73,20 +66,20 @@ def fetch_several(
     """
     topics: dict[bytes, list[bytes]] = {}
     for (topic, partition), offset in offsets.items():
-        row = pack("iiqiqi", partition, _NO_EPOCH, offset, _NO_EPOCH, -1, partition_bytes) + _NO_TAGS
+        row = pack("iiqiqi", partition, _NO_EPOCH, offset, _NO_EPOCH, -1, partition_bytes) + NO_TAGS
         topics.setdefault(topic, []).append(row)
-    rows = [topic + _uvarint(len(found) + 1) + b"".join(found) + _NO_TAGS for topic, found in topics.items()]
+    rows = [topic + uvarint(len(found) + 1) + b"".join(found) + NO_TAGS for topic, found in topics.items()]
     return Request(
         1,
         13,
-        _NO_TAGS
+        NO_TAGS
         + pack("iiiib", -1, max_wait_ms, min_bytes, max_bytes, only_committed)
         + _WITHOUT_SESSION
-        + _uvarint(len(rows) + 1)
+        + uvarint(len(rows) + 1)
         + b"".join(rows)
-        + _uvarint(1)  # no topics to be forgotten
-        + _uvarint(1)  # no rack
-        + _NO_TAGS,
+        + uvarint(1)  # no topics to be forgotten
+        + uvarint(1)  # no rack
+        + NO_TAGS,
     )
 
 
@@ -95,66 +88,8 @@ def most_answer_bytes(max_bytes: int, batch_bytes: int) -> int:
     return max(max_bytes, batch_bytes) + _ENVELOPE_BYTES
 
 
-class TaggedAnswer(Answer):
-    """Walks an answer with tagged fields, whose header has some as well. Raises ``ProtocolError`` for what is none."""
-
-    def __init__(self, body: memoryview | bytes, number: int) -> None:
-        """Raises ``ProtocolError`` when it is the answer to another request."""
-        super().__init__(body)
-        answered = self.int32("number")
-        if answered != number:
-            raise ProtocolError(f"request {number} is answered as {answered}")
-        self.skip_tags()
-
-    def uvarint(self, name: str) -> int:
-        """A number without a sign, of at most 32 bits."""
-        value = shift = 0
-        while True:
-            byte = self.int8(name) & 0xFF
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift > 28:
-                raise self.error(f"{name} is too long a number")
-        return value
-
-    def skip_tags(self) -> None:
-        """Fields of which this client knows nothing."""
-        for _ in range(self.uvarint("number of tagged fields")):
-            self.uvarint("tag")
-            self.skip(self.uvarint("length of a tagged field"), "tagged field")
-
-    def rows(self, name: str, least_bytes: int, one: Callable[[], _T]) -> list[_T]:
-        """An array, each item read by ``one`` and behind it its tagged fields; null is none."""
-        count = self.uvarint(f"number of {name}") - 1
-        if count > self.left // least_bytes:
-            raise self.error(f"it announces {count} {name}, with {self.left} bytes left")
-        found = []
-        for _ in range(count):
-            found.append(one())
-            self.skip_tags()
-        return found
-
-    def skip(self, size: int, name: str) -> None:
-        """Pass over ``size`` bytes. Raises ``ProtocolError`` where fewer are left; ``name`` is for its text."""
-        self.view(size, name)
-
-    def view(self, size: int, name: str) -> memoryview:
-        """The next ``size`` bytes, where they lie."""
-        if not 0 <= size <= self.left:
-            raise self.error(f"{name} claims {size} bytes, {self.left} are left")
-        start = self._position
-        self._position += size
-        return memoryview(self._data)[start : self._position]
-
-    def compact_view(self, name: str) -> memoryview:
-        """A byte string behind its length, as a view; empty for null."""
-        return self.view(max(0, self.uvarint(f"length of {name}") - 1), name)
-
-
 def parse_batches(body: memoryview, number: int, topic: bytes, partition: int) -> Batches:
-    """What came of the partition that was asked for by the request with that number. Raises as ``TaggedAnswer``."""
+    """What came of the partition that was asked for by the request with that number. Raises as ``tagged_answer``."""
     return _usual_batches(body, number, topic, partition) or _any_batches(body, number, topic, partition)
 
 
@@ -184,7 +119,7 @@ def _usual_batches(body: memoryview, number: int, topic: bytes, partition: int) 
 
 
 def _any_batches(body: memoryview, number: int, topic: bytes, partition: int) -> Batches:
-    answer = TaggedAnswer(body, number)
+    answer = tagged_answer(body, number)
     code, found = parse_several(answer)
     if code:
         return Batches(code, -1, -1, memoryview(b""))
@@ -193,7 +128,7 @@ def _any_batches(body: memoryview, number: int, topic: bytes, partition: int) ->
     return found[0][1]
 
 
-def parse_several(answer: TaggedAnswer) -> tuple[int, list[tuple[IdPlace, Batches, Aborted]]]:
+def parse_several(answer: Answer) -> tuple[int, list[tuple[IdPlace, Batches, Aborted]]]:
     """An error code of the whole request, and what came of each partition."""
 
     def aborted() -> tuple[int, int]:
@@ -217,12 +152,3 @@ def parse_several(answer: TaggedAnswer) -> tuple[int, list[tuple[IdPlace, Batche
     answer.skip_tags()
     answer.end()
     return code, [((topic, number), batches, ended) for topic, rows in found for number, batches, ended in rows]
-
-
-def _uvarint(number: int) -> bytes:
-    digits = bytearray()
-    while number > 0x7F:
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)

@@ -4,11 +4,11 @@
 |---|---|---|---|
 | Produce, Fetch, ListOffsets | 0, 1, 2 | 7, 5, 2 | batches in and out, and where partitions begin and end |
 | InitProducerId | 22 | 0 | to number batches, so that each is stored once |
-| Metadata | 3 | 4 | which topics there are |
 | CreateTopics, DeleteTopics, CreatePartitions | 19, 20, 37 | 4, 3, 1 | to make and to delete them |
 | DeleteRecords | 21 | 1 | to let a partition begin later |
-| DescribeLogDirs | 35 | 1 | how large they are |
 | DescribeConfigs, IncrementalAlterConfigs | 32, 44 | 1, 0 | their settings |
+
+Which topics there are, and how large they are, is asked in ``record_topics``.
 
 Source: the schemas of Apache Kafka 4.2.
 """
@@ -28,14 +28,6 @@ STORED = -2
 """The acks of batches that are stored at their own offsets: fastlog's own, and refused by other brokers."""
 _TOPIC = 2  # the kind of a resource that has settings
 _SET, _DELETE = 0, 1  # what an alteration does with a setting
-
-
-class TopicPartitions(NamedTuple):
-    """What Metadata says of a topic: an error code, the partitions' numbers, and whether it is the broker's own."""
-
-    code: int
-    partitions: tuple[int, ...]
-    is_internal: bool = False
 
 
 class Fetched(NamedTuple):
@@ -113,11 +105,6 @@ def store(place: Place, batches: Iterable[bytes | bytearray], *, timeout_ms: int
 def new_producer() -> Request:
     """An id for a producer that numbers its batches."""
     return Request(22, 0, NULL + pack("i", 0))
-
-
-def describe_log_dirs() -> Request:
-    """How large the partitions in all log directories are."""
-    return Request(35, 1, pack("i", -1))
 
 
 def create_topic(name: str, partitions: int, settings: Mapping[str, str], timeout_ms: int) -> Request:
@@ -243,29 +230,6 @@ def parse_producer(answer: Answer) -> NumberedProducer:
     found = NumberedProducer(answer.int16("error code"), answer.int64("producer id"), answer.int16("epoch"))
     answer.end()
     return found
-
-
-def parse_log_dirs(answer: Answer) -> dict[Place, int]:
-    """The bytes of each partition; one that lies in two directories counts in both."""
-
-    def one() -> tuple[int, int]:
-        found = answer.int32("partition"), answer.int64("size")
-        answer.int64("offset lag")
-        answer.take(1, "is future")
-        return found
-
-    def directory() -> dict[Place, int]:
-        answer.int16("error code")
-        answer.text("log directory")
-        return answer.by_place(21, one)
-
-    answer.skip_throttle()
-    sizes: dict[Place, int] = {}
-    for rows in answer.items("log directories", 8, directory):
-        for place, size in rows.items():
-            sizes[place] = sizes.get(place, 0) + size
-    answer.end()
-    return sizes
 
 
 def parse_created(answer: Answer) -> Refusal:

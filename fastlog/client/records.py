@@ -12,7 +12,7 @@ from fastlog.client import record_requests as requests
 from fastlog.client.addresses import Address
 from fastlog.client.kafka_connection import KafkaConnection, NotSpokenError, connected
 from fastlog.client.kafka_fields import Answer, Place, Request
-from fastlog.client.record_requests import Appended, Fetched, NumberedProducer, Refusal, TopicPartitions, TopicSetting
+from fastlog.client.record_requests import Appended, Fetched, NumberedProducer, Refusal, TopicSetting
 from fastlog.client.record_topics import (
     NO_TOPIC,
     ClusterView,
@@ -21,56 +21,59 @@ from fastlog.client.record_topics import (
     known_topics,
     parse_cluster,
     parse_known_topics,
+    parse_sizes,
     parse_stored,
     stored,
 )
 from fastlog.errors import FastlogError, TransportError
+from fastlog.kafka_codes import Code
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.record_batches import Record
 
 _T = TypeVar("_T")
 
-OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TIMED_OUT = 1, 3, 5, 7
 EARLIEST, LATEST = requests.EARLIEST, requests.LATEST
 FETCH_BYTES = 1 << 20
 _PURPOSE = "topics of record batches are reached"
 
-_MEANINGS = {
-    OFFSET_OUT_OF_RANGE: "the offset is before the first record or behind the last one",
-    2: "the records are damaged",
-    UNKNOWN_TOPIC: "the topic or the partition does not exist on this broker",
-    LEADER_NOT_AVAILABLE: "the topic is being made; it will be there soon",
-    6: "another broker leads the partition now",
-    TIMED_OUT: "it takes longer than the time allowed; it may have been done",
-    9: "the partition is not on this broker yet",
-    10: "the records are too large for the topic: raise its max.message.bytes",
-    14: "the broker has just been started; it will answer soon",
-    15: "the broker has just been started; it will answer soon",
-    17: "the name is not one that a topic may have",
-    18: "the batch is larger than a segment of the topic: raise its segment.bytes",
-    19: "copies of the partition are missing: nothing was stored",
-    20: "copies of the partition are missing: what was stored may be gone with its only copy",
-    21: "the broker knows no such acks",
-    29: "the broker does not allow that with the topic, or shares its ZooKeeper with others",
-    31: "the broker does not allow that to this client",
-    32: "the time of a record is not one that the topic takes: more than an hour from now, or none",
-    36: "the topic exists already",
-    37: "a topic cannot have so many partitions",
-    38: "this broker is alone: a replication factor of 1 is all there is",
-    40: "a setting is unknown, or its value cannot be used",
-    42: "the request cannot be carried out as it stands",
-    43: "the topic is one of Kafka 0.7, which has messages and no records",
-    44: "the broker's settings do not allow it",
-    45: "the broker has no batch that this one follows",
-    47: "the broker knows the producer by a later epoch",
-    56: "the disk refuses, or the partition is out of service: the broker's log says more",
-    59: "the broker does not know the producer any more",
-    73: "the broker's settings do not allow topics to be deleted",
-    74: "the broker has been started anew, and what was asked for may be gone",
-    76: "the broker does not take this codec from this client, or for this topic",
-    87: "a record is malformed",
-    100: "the topic was deleted, or made anew",
-    103: "the topic was deleted, or made anew",
+_MEANINGS: dict[int, str] = {
+    Code.OFFSET_OUT_OF_RANGE: "the offset is before the first record or behind the last one",
+    Code.CORRUPT_MESSAGE: "the records are damaged",
+    Code.UNKNOWN_TOPIC_OR_PARTITION: "the topic or the partition does not exist on this broker",
+    Code.LEADER_NOT_AVAILABLE: "the topic is being made; it will be there soon",
+    Code.NOT_LEADER_OR_FOLLOWER: "another broker leads the partition now",
+    Code.REQUEST_TIMED_OUT: "it takes longer than the time allowed; it may have been done",
+    Code.REPLICA_NOT_AVAILABLE: "the partition is not on this broker yet",
+    Code.MESSAGE_TOO_LARGE: "the records are too large for the topic: raise its max.message.bytes",
+    Code.COORDINATOR_LOAD_IN_PROGRESS: "the broker has just been started; it will answer soon",
+    Code.COORDINATOR_NOT_AVAILABLE: "the broker has just been started; it will answer soon",
+    Code.INVALID_TOPIC_EXCEPTION: "the name is not one that a topic may have",
+    Code.RECORD_LIST_TOO_LARGE: "the batch is larger than a segment of the topic: raise its segment.bytes",
+    Code.NOT_ENOUGH_REPLICAS: "copies of the partition are missing: nothing was stored",
+    Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "copies of the partition are missing: what was stored may be gone with"
+    " its only copy",
+    Code.INVALID_REQUIRED_ACKS: "the broker knows no such acks",
+    Code.TOPIC_AUTHORIZATION_FAILED: "the broker does not allow that with the topic, or shares its ZooKeeper with"
+    " others",
+    Code.CLUSTER_AUTHORIZATION_FAILED: "the broker does not allow that to this client",
+    Code.INVALID_TIMESTAMP: "the time of a record is not one that the topic takes: more than an hour from now, or none",
+    Code.TOPIC_ALREADY_EXISTS: "the topic exists already",
+    Code.INVALID_PARTITIONS: "a topic cannot have so many partitions",
+    Code.INVALID_REPLICATION_FACTOR: "this broker is alone: a replication factor of 1 is all there is",
+    Code.INVALID_CONFIG: "a setting is unknown, or its value cannot be used",
+    Code.INVALID_REQUEST: "the request cannot be carried out as it stands",
+    Code.UNSUPPORTED_FOR_MESSAGE_FORMAT: "the topic is one of Kafka 0.7, which has messages and no records",
+    Code.POLICY_VIOLATION: "the broker's settings do not allow it",
+    Code.OUT_OF_ORDER_SEQUENCE_NUMBER: "the broker has no batch that this one follows",
+    Code.INVALID_PRODUCER_EPOCH: "the broker knows the producer by a later epoch",
+    Code.KAFKA_STORAGE_ERROR: "the disk refuses, or the partition is out of service: the broker's log says more",
+    Code.UNKNOWN_PRODUCER_ID: "the broker does not know the producer any more",
+    Code.TOPIC_DELETION_DISABLED: "the broker's settings do not allow topics to be deleted",
+    Code.FENCED_LEADER_EPOCH: "the broker has been started anew, and what was asked for may be gone",
+    Code.UNSUPPORTED_COMPRESSION_TYPE: "the broker does not take this codec from this client, or for this topic",
+    Code.INVALID_RECORD: "a record is malformed",
+    Code.UNKNOWN_TOPIC_ID: "the topic was deleted, or made anew",
+    Code.INCONSISTENT_TOPIC_ID: "the topic was deleted, or made anew",
 }
 
 
@@ -167,15 +170,8 @@ class RecordBroker:
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicPartitions]:
-        """What there is of these topics of record batches, or of all of them."""
-        return {
-            name: requests.TopicPartitions(found.code, found.partitions, found.is_internal)
-            for name, found in self.known_topics(names).items()
-        }
-
     def known_topics(self, names: Iterable[str] | None = None) -> dict[str, KnownTopic]:
-        """The same, with the id of each topic: one that is made anew under its name has another."""
+        """What there is of these topics of record batches, or of all; one that is made anew has another id."""
         wanted = None if names is None else list(names)
         found = self._ask(known_topics(wanted), parse_known_topics)
         return dict.fromkeys(wanted or (), NO_TOPIC) | found
@@ -194,7 +190,7 @@ class RecordBroker:
 
     def sizes(self) -> dict[Place, int]:
         """The bytes of the files of each partition, of topics that today's clients see."""
-        return self._ask(requests.describe_log_dirs(), requests.parse_log_dirs)
+        return self._ask(stored(None), parse_sizes)
 
     def create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
         """Make a topic; -1 partitions: as many as the broker is configured to."""
@@ -211,7 +207,7 @@ class RecordBroker:
     def delete_records(self, place: Place, offset: int) -> None:
         """Let a partition begin at a later offset; answered when nothing before it comes back."""
         found = self._ask(requests.delete_records(place, offset, self._change_ms()), requests.parse_deleted_records)
-        require(found.get(place, UNKNOWN_TOPIC), *place)
+        require(found.get(place, Code.UNKNOWN_TOPIC_OR_PARTITION), *place)
 
     def settings(self, topic: str) -> dict[str, TopicSetting]:
         """The settings of a topic, its own and the broker's."""

@@ -194,7 +194,7 @@ class BrokerLogs:
         address = self._addresses[broker]
         records = self._records.setdefault(broker, RecordBroker([address], timeout=self._timeout))
         try:
-            found = records.topics(topics)
+            found = records.known_topics(topics)
         except NotSpokenError:
             found = {}
         there = {(name, number) for name, topic in found.items() if topic.code == 0 for number in topic.partitions}

@@ -10,9 +10,9 @@ from fastlog._record_batch import BATCHES_OK, BATCHES_TAIL, RecordSpans, scan_ba
 from fastlog.client import record_fetching, record_requests
 from fastlog.client.connection import Broker, Connection, pause
 from fastlog.client.kafka_connection import MOST_ANSWER_BYTES, KafkaConnection
-from fastlog.client.kafka_fields import Answer, Request, answer
+from fastlog.client.kafka_fields import ID_BYTES, Answer, Request, answer
 from fastlog.client.record_fetching import Batches
-from fastlog.client.record_topics import ID_BYTES, KnownTopic, known_topics, parse_known_topics
+from fastlog.client.record_topics import KnownTopic, known_topics, parse_known_topics
 from fastlog.client.records import meaning_of
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.chunks import RecordChunk
@@ -26,15 +26,31 @@ from fastlog.errors import (
     UnknownServerError,
     WrongPartitionError,
 )
+from fastlog.kafka_codes import Code
 from fastlog.message import DEFAULT_LIMITS
 from fastlog.record_batches import LENGTH_AT, LENGTH_COUNTS_FROM
 
 _T = TypeVar("_T")
 
-OFFSET_OUT_OF_RANGE = 1
-GONE = frozenset((3, 43, 100, 103))
+GONE = frozenset(
+    (
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.INCONSISTENT_TOPIC_ID,
+    )
+)
 """The topic or the partition is not there, or not that topic any more, or one of Kafka 0.7."""
-PASSING = frozenset((5, 6, 7, 9, 74, 75))
+PASSING = frozenset(
+    (
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REQUEST_TIMED_OUT,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+    )
+)
 """The broker is starting, or was started anew: it is asked again."""
 _PASSING_SECONDS = 5.0
 _HOLD_SECONDS = 5.0
@@ -116,7 +132,7 @@ class RecordRequests:
 def refusal(code: int) -> BrokerError:
     """The error for a code of today's protocol."""
     text = meaning_of(code)
-    if code == OFFSET_OUT_OF_RANGE:
+    if code == Code.OFFSET_OUT_OF_RANGE:
         return OffsetOutOfRangeError(text)
     return WrongPartitionError(text) if code in GONE else UnknownServerError(text)
 

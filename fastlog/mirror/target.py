@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fastlog.client.addresses import Address
+from fastlog.client.topics import create_topic
 from fastlog.errors import FastlogError, error_for
 from fastlog.mirror.config import MirrorConfig
 from fastlog.mirror.pieces import TargetPartition
@@ -19,7 +20,6 @@ from fastlog.producer.discovery import Discovery, OpenSession, View
 from fastlog.producer.ledger import Ledger
 from fastlog.producer.waiting import Background
 from fastlog.retry import Backoff
-from fastlog.wire import requests, responses
 
 log = logging.getLogger(__name__)
 
@@ -274,7 +274,7 @@ def _make(directory: Directory, topic: str) -> int | None:
     if count is None:
         return None
     with directory.connector.connect() as connection:
-        answer = responses.decode_create_topic(connection.request(requests.encode_create_topic(0, topic)))
+        answer = create_topic(connection, topic)
     if answer.error:
         raise error_for(answer.error, topic=topic, broker=directory.broker.address)
     return count

@@ -9,7 +9,7 @@ from fastlog.client.addresses import Address, parse_brokers
 from fastlog.client.connection import Broker
 from fastlog.client.kafka_connection import NotSpokenError
 from fastlog.client.record_requests import produce
-from fastlog.client.records import UNKNOWN_TOPIC, RecordBroker, RecordsError, meaning_of
+from fastlog.client.records import RecordBroker, RecordsError, meaning_of
 from fastlog.client.topics import check_described
 from fastlog.errors import (
     ArgumentError,
@@ -20,6 +20,7 @@ from fastlog.errors import (
     UnsupportedFeatureError,
     WrongPartitionError,
 )
+from fastlog.kafka_codes import Code
 from fastlog.producer.config import ACKS
 from fastlog.producer.record_errors import PASSING, error_of
 from fastlog.wire import requests
@@ -195,7 +196,7 @@ class Directory:
         """
         with RecordBroker(self.connector.addresses, timeout=self.connector.timeout) as broker:
             known = broker.known_topics([topic])[topic]
-            if known.code and known.code != UNKNOWN_TOPIC:
+            if known.code and known.code != Code.UNKNOWN_TOPIC_OR_PARTITION:
                 error = TransportError(meaning_of(known.code)) if known.code in PASSING else error_of(known.code)
                 raise error.at(topic=topic, broker=self.broker.address)
             if not known.partitions:

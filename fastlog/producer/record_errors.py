@@ -15,22 +15,35 @@ from fastlog.errors import (
     StorageError,
     WrongPartitionError,
 )
+from fastlog.kafka_codes import Code
 
-PASSING = frozenset((5, 6, 7, 14, 15, 19, 20, 56, 74))
+PASSING = frozenset(
+    (
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REQUEST_TIMED_OUT,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.FENCED_LEADER_EPOCH,
+    )
+)
 """Errors that go by: the broker starts, another one leads, copies or room on the disk are missing."""
-LOST = frozenset((45, 47, 59))
+LOST = frozenset((Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH, Code.UNKNOWN_PRODUCER_ID))
 """Errors of a batch that does not follow what the broker has of the producer: it is not stored, nor is what follows."""
 _CLASSES: dict[int, type[FastlogError]] = {
-    2: InvalidMessageError,
-    3: WrongPartitionError,
-    10: MessageTooLargeError,
-    17: InvalidTopicError,
-    18: MessageTooLargeError,
-    29: NotAuthorizedError,
-    31: NotAuthorizedError,
-    32: InvalidMessageError,
-    56: StorageError,
-    87: InvalidMessageError,
+    Code.CORRUPT_MESSAGE: InvalidMessageError,
+    Code.UNKNOWN_TOPIC_OR_PARTITION: WrongPartitionError,
+    Code.MESSAGE_TOO_LARGE: MessageTooLargeError,
+    Code.INVALID_TOPIC_EXCEPTION: InvalidTopicError,
+    Code.RECORD_LIST_TOO_LARGE: MessageTooLargeError,
+    Code.TOPIC_AUTHORIZATION_FAILED: NotAuthorizedError,
+    Code.CLUSTER_AUTHORIZATION_FAILED: NotAuthorizedError,
+    Code.INVALID_TIMESTAMP: InvalidMessageError,
+    Code.KAFKA_STORAGE_ERROR: StorageError,
+    Code.INVALID_RECORD: InvalidMessageError,
 }
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from fastlog.client.addresses import one_broker
 from fastlog.client.kafka_connection import NotSpokenError
 from fastlog.client.kafka_fields import Place
-from fastlog.client.records import EARLIEST, LATEST, LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC, RecordBroker, require
+from fastlog.client.records import EARLIEST, LATEST, RecordBroker, require
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import WrongPartitionError
+from fastlog.kafka_codes import Code
 from fastlog.scanning.bases import TopicSource
 from fastlog.scanning.columns import arrow_of
 from fastlog.scanning.parts import Bounds, Part
@@ -92,14 +93,14 @@ class BrokerRecords(TopicSource):
         topic = view.topics.get(self._topic)
         if topic is None:
             return {}
-        if topic.code not in (0, UNKNOWN_TOPIC):
+        if topic.code not in (0, Code.UNKNOWN_TOPIC_OR_PARTITION):
             require(topic.code, self._topic)
         brokers = {number: str(address) for number, address in view.brokers.items()}
         if len(brokers) == 1:
             brokers = dict.fromkeys(brokers, self._broker)
         for partition, leader in topic.leaders.items():
             if leader not in brokers:
-                require(LEADER_NOT_AVAILABLE, self._topic, partition, "no broker leads it now: is one down?")
+                require(Code.LEADER_NOT_AVAILABLE, self._topic, partition, "no broker leads it now: is one down?")
         return {partition: brokers[leader] for partition, leader in topic.leaders.items()}
 
     def _connected(self, address: str) -> RecordBroker:

@@ -15,14 +15,21 @@ from fastlog import record_batches
 from fastlog.client.kafka_connection import NotSpokenError
 from fastlog.client.kafka_fields import Place
 from fastlog.client.record_topics import KnownTopic, Stored
-from fastlog.client.records import EARLIEST, LATEST, OFFSET_OUT_OF_RANGE, RecordBroker, RecordsError, require
+from fastlog.client.records import EARLIEST, LATEST, RecordBroker, RecordsError, require
 from fastlog.errors import FastlogError, OffsetOutOfRangeError, PartitionOfflineError, TransportError
+from fastlog.kafka_codes import Code
 
 log = logging.getLogger(__name__)
 
-PASSING = (3, 5, 6, 7, 14, 15)
+PASSING = (
+    Code.UNKNOWN_TOPIC_OR_PARTITION,
+    Code.LEADER_NOT_AVAILABLE,
+    Code.NOT_LEADER_OR_FOLLOWER,
+    Code.REQUEST_TIMED_OUT,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+)
 """Codes that say that it may be otherwise soon: a topic is being made or deleted, a coordinator has just begun."""
-_STORAGE = 56
 _ASK_AGAIN_SECONDS = 30.0
 _OVERHEAD_BYTES = 10  # of a record, about, where nothing is known of its size
 _FETCH_LEAST = 1  # a broker sends one batch in any case
@@ -149,8 +156,8 @@ def kind_of(error: RecordsError) -> FastlogError:
     """A refusal as the error that messages have for it, by which it is known what to do; others as they are."""
     if error.code in PASSING:
         return TransportError(str(error))
-    if error.code == OFFSET_OUT_OF_RANGE:
+    if error.code == Code.OFFSET_OUT_OF_RANGE:
         return OffsetOutOfRangeError(str(error))
-    if error.code == _STORAGE:
+    if error.code == Code.KAFKA_STORAGE_ERROR:
         return PartitionOfflineError(str(error))
     return error

@@ -23,6 +23,7 @@ from fastlog.client.kafka_connection import NotSpokenError
 from fastlog.client.record_requests import Appended
 from fastlog.client.records import RecordBroker, RecordsError, meaning_of
 from fastlog.errors import ConfigError, DeliveryError, FastlogError, MessageTooLargeError, TransportError
+from fastlog.kafka_codes import Code
 from fastlog.producer.rows import Stretch
 from fastlog.record_batches import ATTRIBUTES_AT, HEADER_BYTES, LENGTH_COUNTS_FROM, MAGIC, BatchHeader
 from fastlog.spark._record_packing import Headers, Source, hash_keys, pack_rows
@@ -34,8 +35,7 @@ from fastlog.spark.spans import numbers_of, spans_of, times_of
 
 _T = TypeVar("_T")
 CODECS = {name: number for number, name in batch_codecs.CODEC_NAMES.items()}
-_TOO_LARGE, _DUPLICATE, _EXISTS, _STORAGE, _NEW_EPOCH = 10, 46, 36, 56, 74
-_AGAIN = (*PASSING, _STORAGE, _NEW_EPOCH)
+_AGAIN = (*PASSING, Code.KAFKA_STORAGE_ERROR, Code.FENCED_LEADER_EPOCH)
 _SEQUENCES = 2**31
 _LEAST_BYTES = 1024
 
@@ -127,7 +127,7 @@ class SinkTopics:
             known = self._at(address).known_topics([topic]).get(topic)
         except NotSpokenError:
             return False
-        if known is not None and known.code in PASSING[1:]:
+        if known is not None and known.code in PASSING and known.code != Code.UNKNOWN_TOPIC_OR_PARTITION:
             raise TransportError(meaning_of(known.code))
         return known is not None and bool(known.partitions)
 
@@ -138,7 +138,7 @@ class SinkTopics:
         try:
             self._at(addresses[0]).create(topic, -1, {})
         except RecordsError as error:
-            if error.code != _EXISTS:
+            if error.code != Code.TOPIC_ALREADY_EXISTS:
                 raise
 
     def _described(self, topic: str, address: Address, broker: int) -> SinkTopic:
@@ -270,11 +270,11 @@ class RecordRows:
         while True:
             try:
                 answer = topic.records.append({place: batch}, is_flushed=is_flushed)[place]
-                if answer.code in (0, _DUPLICATE):
+                if answer.code in (0, Code.DUPLICATE_SEQUENCE_NUMBER):
                     break
                 raise RecordsError(meaning_of(answer.code), answer.code).at(topic=topic.name, partition=number)
             except FastlogError as error:
-                if isinstance(error, RecordsError) and error.code == _TOO_LARGE:
+                if isinstance(error, RecordsError) and error.code == Code.MESSAGE_TOO_LARGE:
                     raise MessageTooLargeError(str(error.reason)).at(topic=topic.name, partition=number) from error
                 try:
                     _wait(backoff, error)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fastlog._record_batch import BATCHES_OK, BATCHES_TAIL, RecordSpan, RecordSpans, scan_batches
 from fastlog.client.addresses import Address
 from fastlog.client.record_requests import Fetched
-from fastlog.client.records import EARLIEST, OFFSET_OUT_OF_RANGE, RecordBroker, RecordsError, require
+from fastlog.client.records import EARLIEST, RecordBroker, RecordsError, require
 from fastlog.errors import (
     DataLossError,
     FastlogError,
@@ -22,6 +22,7 @@ from fastlog.errors import (
     RangeIncompleteError,
     TransportError,
 )
+from fastlog.kafka_codes import Code
 from fastlog.message import DEFAULT_LIMITS
 from fastlog.spark.discovery import RetryBackoff
 from fastlog.spark.options import SourceOptions
@@ -114,7 +115,7 @@ class _TaskReading:
         try:
             require(found.code, *self._place)
         except RecordsError as error:
-            if error.code == OFFSET_OUT_OF_RANGE and self._at >= found.high_watermark >= 0:
+            if error.code == Code.OFFSET_OUT_OF_RANGE and self._at >= found.high_watermark >= 0:
                 raise RangeIncompleteError(f"the log ends at {found.high_watermark}") from error
             raise kind_of(error) from error
 

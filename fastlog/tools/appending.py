@@ -10,6 +10,7 @@ from fastlog.client.records import RecordsError
 from fastlog.client.topics import described_in
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import BrokerError, FastlogError, StorageError, TransportError, error_for
+from fastlog.kafka_codes import Code
 from fastlog.tools import options
 from fastlog.tools.report import EXIT_FAILED, EXIT_UNREACHABLE, CommandError
 from fastlog.wire import requests, responses
@@ -20,10 +21,12 @@ _LOOK_SECONDS = 1.0
 _MOST_ANSWER_BYTES = 64 * 1024
 _SEE = "see the broker's settings and its log"
 _MAKE_ROOM = "make room on the broker's disk, whose log says more, then go on with --resume"
-_TO_DO = {
-    10: "give the topic larger max.message.bytes (fastlog topics settings), then go on with --resume",
-    56: _MAKE_ROOM,
-    21: "load into a fastlog broker of this version: that one stores no records at offsets of their own",
+_TO_DO: dict[int, str] = {
+    Code.MESSAGE_TOO_LARGE: "give the topic larger max.message.bytes (fastlog topics settings), then go on with"
+    " --resume",
+    Code.KAFKA_STORAGE_ERROR: _MAKE_ROOM,
+    Code.INVALID_REQUIRED_ACKS: "load into a fastlog broker of this version: that one stores no records at offsets of"
+    " their own",
 }
 """Where the broker refuses records, by its code."""
 

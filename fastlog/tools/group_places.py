@@ -14,6 +14,7 @@ from fastlog.consumer.broker_groups.view import BrokerGroups
 from fastlog.consumer.group_view import GroupView
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.coordination.session import Session
+from fastlog.kafka_codes import Code
 from fastlog.errors import CoordinationError
 from fastlog.tools import offset_moves
 from fastlog.tools.offset_moves import Move
@@ -151,7 +152,7 @@ class BrokerGroupStore:
                     meaning_of(code),
                     "stop its members and run this again; a broker takes offsets from nobody else while there are some,"
                     " and --force cannot change that"
-                    if code == codes.UNKNOWN_MEMBER
+                    if code == Code.UNKNOWN_MEMBER_ID
                     else "nothing else is known of it: the broker's log may say more",
                     EXIT_FAILED,
                 )

@@ -426,5 +426,5 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
         metadata = broker.metadata_or_none()
         names += [topic.name for topic in metadata.topics] if metadata else []
         with RecordBroker(answering_first(broker), timeout=timeout) as records:
-            names += [name for name, found in records.topics().items() if not found.is_internal]
+            names += [name for name, found in records.known_topics().items() if not found.is_internal]
     return [name for name in names if name.startswith(incomplete) and name.isprintable()]

@@ -21,6 +21,7 @@ from fastlog.client.connection import BoundedBackoff
 from fastlog.client.records import LATEST, RecordsError, meaning_of
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import TransportError
+from fastlog.kafka_codes import Code
 from fastlog.record_batches import (
     ATTRIBUTES_AT,
     CRC_AT,
@@ -38,8 +39,17 @@ from fastlog.tools.record_topics import records_at
 _CRC = struct.Struct(">I")
 _PRODUCER = struct.Struct(">qhi")
 _NOBODY = _PRODUCER.pack(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
-_OUT_OF_PLACE = 45
-_PASSING = frozenset((5, 6, 7, 9, 14, 15, 74))
+_PASSING = frozenset(
+    (
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REQUEST_TIMED_OUT,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.FENCED_LEADER_EPOCH,
+    )
+)
 _MOST_BATCHES = 1000
 _FLUSH_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
@@ -111,7 +121,7 @@ class RecordAppender:
                     self.end = left.popleft().next_offset
                     backoff.worked()
                 refused = next(filter(None, codes), 0)
-                if refused == _OUT_OF_PLACE:
+                if refused == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
                     self._look(left)
                 elif refused in _PASSING:
                     raise TransportError(meaning_of(refused))

@@ -10,13 +10,12 @@ from fastlog.client.record_requests import Fetched
 from fastlog.client.records import (
     EARLIEST,
     LATEST,
-    OFFSET_OUT_OF_RANGE,
-    UNKNOWN_TOPIC,
     RecordBroker,
     meaning_of,
     records_in,
 )
 from fastlog.errors import FastlogError, TransportError
+from fastlog.kafka_codes import Code
 from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.record_batches import HEADER_BYTES, Record
 from fastlog.tools import options, signals
@@ -28,7 +27,13 @@ from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, EXIT_UNREACHABLE, EX
 _STEP_SECONDS = 1.0
 _BYTES_AT_ONCE = 4 * 2**20
 _PAUSE_SECONDS = 0.2
-_RESTARTED = (5, 6, 74, 76)  # codes after which the same offset is asked for again
+_RESTARTED = (
+    Code.LEADER_NOT_AVAILABLE,
+    Code.NOT_LEADER_OR_FOLLOWER,
+    Code.FENCED_LEADER_EPOCH,
+    Code.UNKNOWN_LEADER_EPOCH,
+)
+"""Codes after which the same offset is asked for again."""
 _SHOWN_PARTITIONS = 16
 
 
@@ -84,7 +89,7 @@ class RecordReading:
         self._lines: list[bytes] = []
         self._held_bytes = 0
         self._value_bytes = 0  # of the lines held
-        numbers = records.topics([topic])[topic].partitions
+        numbers = records.known_topics([topic])[topic].partitions
         if partition is not None and partition not in numbers:
             raise unknown(
                 f"topic {topic!r} has no partition {partition}",
@@ -251,13 +256,13 @@ class RecordReading:
     def _refused(self, place: Place, code: int) -> CommandError:
         offset = self._cursors[place].offset
         what = f"cannot read {self._topic}, partition {place[1]}, offset {offset}"
-        if code == OFFSET_OUT_OF_RANGE:
+        if code == Code.OFFSET_OUT_OF_RANGE:
             return CommandError(
                 what,
                 "the records there are gone: by retention, by a deletion, or with what was not flushed",
                 f"fastlog topics describe {self._topic} shows where it begins and ends now",
                 EXIT_FAILED,
             )
-        if code == UNKNOWN_TOPIC:
+        if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
             return CommandError(what, "the topic has been deleted", "fastlog topics list shows what there is")
         return CommandError(what, meaning_of(code), "the broker's log says more", EXIT_FAILED)

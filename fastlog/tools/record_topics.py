@@ -8,7 +8,8 @@ from typing import Any
 from fastlog.client.connection import Broker
 from fastlog.client.kafka_connection import NotSpokenError
 from fastlog.client.kafka_fields import Place
-from fastlog.client.records import EARLIEST, LATEST, UNKNOWN_TOPIC, RecordBroker, RecordsError
+from fastlog.client.records import EARLIEST, LATEST, RecordBroker, RecordsError
+from fastlog.kafka_codes import Code
 from fastlog.tools import options
 from fastlog.tools.report import EXIT_FAILED, EXIT_USAGE, CommandError
 
@@ -32,7 +33,7 @@ def record_broker_or_none(broker: Broker, topic: str) -> RecordBroker | None:
         return None
     records = records_at(broker)
     try:
-        found = records.topics([topic]).get(topic)
+        found = records.known_topics([topic]).get(topic)
     except NotSpokenError:
         found = None
     except BaseException:
@@ -53,7 +54,7 @@ def listed(broker: Broker, others: Collection[str], *, with_internal: bool) -> l
         try:
             topics = {
                 name: found
-                for name, found in records.topics().items()
+                for name, found in records.known_topics().items()
                 if name not in others and (with_internal or not found.is_internal)
             }
         except NotSpokenError:
@@ -129,14 +130,14 @@ def is_deleted(broker: Broker, topic: str) -> int | None:
     """
     with records_at(broker) as records:
         try:
-            found = records.topics([topic]).get(topic)
+            found = records.known_topics([topic]).get(topic)
             if found is None or found.code or not found.partitions:
                 return None
             records.delete(topic)
         except NotSpokenError:
             return None
         except RecordsError as error:
-            if error.code == UNKNOWN_TOPIC:
+            if error.code == Code.UNKNOWN_TOPIC_OR_PARTITION:
                 return None
             raise
         return len(found.partitions)
@@ -164,4 +165,4 @@ def change_settings(records: RecordBroker, topic: str, changes: dict[str, str | 
 
 
 def _places(records: RecordBroker, topic: str) -> list[Place]:
-    return [(topic, number) for number in records.topics([topic])[topic].partitions]
+    return [(topic, number) for number in records.known_topics([topic])[topic].partitions]

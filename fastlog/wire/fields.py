@@ -120,6 +120,22 @@ def string(text: str) -> bytes:
     return INT16.pack(len(raw)) + raw
 
 
+def uvarint(number: int) -> bytes:
+    """An unsigned varint: seven bits a byte, the lowest first."""
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+def compact_string(text: str) -> bytes:
+    """The UTF-8 bytes of ``text`` behind an unsigned varint, which is one more than how many they are."""
+    data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
 def frame(*parts: bytes) -> bytes:
     """The parts behind an int32 that counts their bytes."""
     size = sum(map(len, parts))

@@ -95,7 +95,7 @@ Held = dict[int, tuple[int, int, list[bytes]]]
 def held(broker: RunningBroker, topic: str) -> Held:
     """Of each partition, where it begins and ends, and its batches, without the ids of producers and leader epochs."""
     with reached(broker) as records:
-        places = [(topic, number) for number in records.topics([topic])[topic].partitions]
+        places = [(topic, number) for number in records.known_topics([topic])[topic].partitions]
         starts, ends = records.offsets(places, EARLIEST), records.offsets(places, LATEST)
         found: Held = {}
         for place in places:
@@ -212,7 +212,7 @@ def loading(broker: RunningBroker, data: bytes, partition: int, end: int) -> Ite
 
         def has_come() -> bool:
             assert process.poll() is None
-            if partition not in records.topics(["mixed"])["mixed"].partitions:
+            if partition not in records.known_topics(["mixed"])["mixed"].partitions:
                 return False
             return records.offsets([("mixed", partition)], LATEST)["mixed", partition] >= end
 

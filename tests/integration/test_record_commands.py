@@ -365,7 +365,7 @@ def timed(broker: RunningBroker, topic: str) -> list[tuple[int, int, bytes | Non
     """Partition, offset, value, key and time of each record."""
     with RecordBroker([Address(broker.host, broker.port)], timeout=PATIENCE) as records:
         found = []
-        for number in records.topics([topic])[topic].partitions:
+        for number in records.known_topics([topic])[topic].partitions:
             place, at = (topic, number), 0
             while at < records.offsets([place], LATEST)[place]:
                 for end, rows in records_in(records.fetch({place: at})[place], at):

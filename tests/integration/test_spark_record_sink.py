@@ -64,7 +64,7 @@ def written(broker: Broker, *batches: pa.RecordBatch, **given: str) -> WriteRepo
 def stored(records: RecordBroker, topic: str) -> dict[int, list[Record]]:
     """Every record of a topic, by its partition."""
     found = {}
-    for number in records.topics([topic])[topic].partitions:
+    for number in records.known_topics([topic])[topic].partitions:
         at, found[number] = 0, list[Record]()
         while data := records.fetch({(topic, number): at})[topic, number].batches:
             for header, one in record_batches.batches(data):

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fastlog.client import coordinator as codes
 from fastlog.client import kafka_fields
 from fastlog.client.addresses import Address
 from fastlog.client.coordinator import CoordinatorError
 from fastlog.client.group_requests import Joined
 from fastlog.errors import ProtocolError
+from fastlog.kafka_codes import Code
 from fastlog.mirror.records.place import GroupPlace, PlaceLostError, Share
 
 JOIN, SYNC = 11, 14
@@ -38,7 +38,7 @@ def joined(code: int = 0, member: str = "m", leader: str = "other", members: tup
 
 
 def test_a_member_gets_an_id_first_and_the_leader_shares_out() -> None:
-    place = Told(joined(codes.ID_REQUIRED), joined(leader="m", members=("z", "m", "a")), (0, b"1/3"))
+    place = Told(joined(Code.MEMBER_ID_REQUIRED), joined(leader="m", members=("z", "m", "a")), (0, b"1/3"))
     assert place.join() == Share(1, 3)
     assert place.asked == [(JOIN, ""), (JOIN, "m"), (SYNC, "m")]
     body = place.bodies[-1]
@@ -47,21 +47,28 @@ def test_a_member_gets_an_id_first_and_the_leader_shares_out() -> None:
 
 def test_an_id_that_the_coordinator_knows_no_more_is_given_up() -> None:
     """Also where it stands in the answer: a broker that was started anew has forgotten it for good."""
-    place = Told(joined(codes.ID_REQUIRED), joined(codes.UNKNOWN_MEMBER), joined(codes.ID_REQUIRED, "n"))
+    place = Told(joined(Code.MEMBER_ID_REQUIRED), joined(Code.UNKNOWN_MEMBER_ID), joined(Code.MEMBER_ID_REQUIRED, "n"))
     place.answers += [joined(member="n"), (0, b"0/1")]
     assert place.join() == Share(0, 1)
     assert [member for _, member in place.asked] == ["", "m", "", "n", "n"]
 
 
 def test_a_group_that_goes_on_meanwhile_is_joined_again() -> None:
-    place = Told(joined(), (codes.REBALANCE, b""), joined(), (codes.ILLEGAL_GENERATION, b""), joined(), (0, b"0/2"))
+    place = Told(
+        joined(), (Code.REBALANCE_IN_PROGRESS, b""), joined(), (Code.ILLEGAL_GENERATION, b""), joined(), (0, b"0/2")
+    )
     assert place.join() == Share(0, 2)
     assert len(place.asked) == 6
 
 
 @pytest.mark.parametrize(
     ("code", "again"),
-    [(codes.REBALANCE, "m"), (codes.ILLEGAL_GENERATION, "m"), (codes.UNKNOWN_MEMBER, ""), (codes.FENCED, "")],
+    [
+        (Code.REBALANCE_IN_PROGRESS, "m"),
+        (Code.ILLEGAL_GENERATION, "m"),
+        (Code.UNKNOWN_MEMBER_ID, ""),
+        (Code.FENCED_INSTANCE_ID, ""),
+    ],
 )
 def test_who_joins_again_is_the_same_member_unless_it_is_none_any_more(
     monkeypatch: pytest.MonkeyPatch, code: int, again: str
@@ -84,11 +91,11 @@ def test_one_that_is_interrupted_gets_none() -> None:
 @pytest.mark.parametrize(
     ("answers", "kind", "words"),
     [
-        ((joined(codes.INCONSISTENT_PROTOCOL),), CoordinatorError, "has members that are no mirrors"),
-        ((joined(codes.GROUP_FULL),), CoordinatorError, "the group is full"),
-        ((joined(codes.FENCED),), PlaceLostError, "taken this member's place"),
-        ((joined(codes.UNKNOWN_MEMBER),), PlaceLostError, "none of them"),
-        ((joined(), (codes.UNKNOWN_MEMBER, b"")), PlaceLostError, "none of them"),
+        ((joined(Code.INCONSISTENT_GROUP_PROTOCOL),), CoordinatorError, "has members that are no mirrors"),
+        ((joined(Code.GROUP_MAX_SIZE_REACHED),), CoordinatorError, "the group is full"),
+        ((joined(Code.FENCED_INSTANCE_ID),), PlaceLostError, "taken this member's place"),
+        ((joined(Code.UNKNOWN_MEMBER_ID),), PlaceLostError, "none of them"),
+        ((joined(), (Code.UNKNOWN_MEMBER_ID, b"")), PlaceLostError, "none of them"),
         ((joined(), (0, b"1/1")), ProtocolError, "no share of a mirror"),
         ((joined(), (0, b"1")), ProtocolError, "no share of a mirror"),
         ((joined(), (0, b"x/2")), ProtocolError, "no share of a mirror"),

@@ -143,7 +143,7 @@ class Way:
         """Of each request to the target, by partition: the numbers of its producer, and its first number."""
         monkeypatch.setattr(module, "RecordCluster", lambda addresses, timeout: self.questions)
         monkeypatch.setattr(module, "find", self._find)
-        monkeypatch.setattr(module, "TaggedAnswer", lambda body, number: body)
+        monkeypatch.setattr(module, "tagged_answer", lambda body, number: body)
         monkeypatch.setattr(module, "parse_several", _checked)
         monkeypatch.setattr(module, "fetch_several", lambda places, **options: {"places": places, **options})
         monkeypatch.setattr(record_requests, "parse_appended", _checked)

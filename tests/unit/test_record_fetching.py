@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastlog.client.kafka_fields import tagged_answer
 from fastlog.client.record_fetching import (
     Batches,
-    TaggedAnswer,
     _any_batches,
     fetch,
     fetch_several,
@@ -93,7 +93,7 @@ def test_several_partitions_are_asked_for_by_topic(only_committed: bool) -> None
 
 
 def test_transactions_that_were_aborted_are_told() -> None:
-    code, found = parse_several(TaggedAnswer(memoryview(answered(b"data", aborted=[(9, 100), (8, 50)])), 7))
+    code, found = parse_several(tagged_answer(memoryview(answered(b"data", aborted=[(9, 100), (8, 50)])), 7))
     assert code == 0
     assert [(place, ended) for place, _, ended in found] == [((TOPIC, 3), ((9, 100), (8, 50)))]
 
@@ -179,9 +179,9 @@ def test_no_cut_answer_is_read(data: st.DataObject) -> None:
 
 
 def test_a_number_has_32_bits_at_most() -> None:
-    assert TaggedAnswer(struct.pack(">i", 1) + b"\0" + b"\xff\xff\xff\xff\x0f", 1).uvarint("n") == 2**32 - 1
+    assert tagged_answer(struct.pack(">i", 1) + b"\0" + b"\xff\xff\xff\xff\x0f", 1).uvarint("n") == 2**32 - 1
     with pytest.raises(ProtocolError, match="too long a number"):
-        TaggedAnswer(struct.pack(">i", 1) + b"\0" + b"\x80\x80\x80\x80\x80\x00", 1).uvarint("n")
+        tagged_answer(struct.pack(">i", 1) + b"\0" + b"\x80\x80\x80\x80\x80\x00", 1).uvarint("n")
 
 
 def test_an_answer_may_be_as_long_as_what_was_asked_for_or_one_batch() -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fastlog.client.group_requests import NOBODY
-from fastlog.client.kafka_fields import Answer, Place
+from fastlog.client.kafka_fields import Answer, Place, array, by_topic, sized
 from fastlog.consumer.assignment import assign_group, streams_by_topic
 from fastlog.errors import ConfigError, CoordinationError, ProtocolError
 from fastlog.wire.fields import pack, string
@@ -55,7 +55,7 @@ class MemberView(NamedTuple):
             "reads": self.subscription.encode().decode(),
             "accepted": self.accepted,
         }
-        names = _array(string(topic) for topic in sorted(topics))
+        names = array(string(topic) for topic in sorted(topics))
         return b"".join(
             (pack("h", _VERSION), names, _json(described), _places(self.held), pack("i", self.generation)),
         )
@@ -192,8 +192,7 @@ def topics_of(subscription: Subscription, counts: Mapping[str, int]) -> list[str
 
 
 def _json(value: Any) -> bytes:
-    data = json.dumps(value, separators=(",", ":")).encode()
-    return pack("i", len(data)) + data
+    return sized(json.dumps(value, separators=(",", ":")).encode())
 
 
 def _parsed(fields: Answer) -> dict[str, Any]:
@@ -207,21 +206,9 @@ def _parsed(fields: Answer) -> dict[str, Any]:
     return found
 
 
-def _array(items: Iterable[bytes]) -> bytes:
-    rows = list(items)
-    return pack("i", len(rows)) + b"".join(rows)
-
-
 def _places(places: Iterable[Place]) -> bytes:
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(places):
-        topics.setdefault(topic, []).append(number)
-    return _array(string(topic) + _array(pack("i", number) for number in rows) for topic, rows in topics.items())
+    return by_topic(sorted(places), lambda place: pack("i", place[1]))
 
 
 def _parsed_places(fields: Answer) -> list[Place]:
-    def topic() -> list[Place]:
-        name = fields.text("topic")
-        return [(name, number) for number in fields.items("partitions", 4, lambda: fields.int32("partition"))]
-
-    return [place for rows in fields.items("topics", 6, topic) for place in rows]
+    return list(fields.by_place(4, lambda: (fields.int32("partition"), None)))

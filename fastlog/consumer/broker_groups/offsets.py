@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from fastlog.client import coordinator as codes
 from fastlog.client import group_requests as requests
-from fastlog.client.coordinator import Coordinator, CoordinatorError, meaning_of
+from fastlog.client.coordinator import PASSING, Coordinator, CoordinatorError, meaning_of
 from fastlog.client.group_requests import Committed, Identity
 from fastlog.client.kafka_fields import Place
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import CoordinationError
 
-GONE = frozenset((codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER, codes.FENCED))
+from fastlog.kafka_codes import Code
+GONE = frozenset((Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID, Code.FENCED_INSTANCE_ID))
 """The codes with which the coordinator says that the caller is no member of this generation, and owns nothing."""
 _LOG = re.compile(r"\blog=(\d{1,18})\b", re.ASCII)
 _LOST = re.compile(r"\blost=(\d{1,19}-\d{1,19})\b", re.ASCII)
@@ -73,11 +73,11 @@ class BrokerOffsets:
         answered = self._coordinator.ask(
             requests.commit(group, self._who(), {place: Committed(rows[place], self._text(place)) for place in rows}),
             requests.parse_commit,
-            lambda found: next((code for code in found.values() if code in codes.PASSING), 0),
+            lambda found: next((code for code in found.values() if code in PASSING), 0),
         )
         refused = {place: answered.get(place, -1) for place in rows if answered.get(place, -1)}
         for code in sorted(set(refused.values())):
-            if code in GONE or code == codes.REBALANCE:
+            if code in GONE or code == Code.REBALANCE_IN_PROGRESS:
                 self._on_refused(code)
             if code in GONE:
                 raise SessionLostError(f"offsets were not committed: {meaning_of(code)}")

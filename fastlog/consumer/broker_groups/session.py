@@ -18,10 +18,9 @@ import time
 from collections.abc import Mapping
 
 from fastlog import escaping
-from fastlog.client import coordinator as codes
 from fastlog.client import group_requests as requests
 from fastlog.client.addresses import Address
-from fastlog.client.coordinator import Coordinator, CoordinatorError, NotReachedError, meaning_of
+from fastlog.client.coordinator import PASSING, Coordinator, CoordinatorError, NotReachedError, meaning_of
 from fastlog.client.group_requests import Identity
 from fastlog.consumer.broker_groups import assignor
 from fastlog.consumer.broker_groups.assignor import Given, MemberView
@@ -33,6 +32,7 @@ from fastlog.consumer.partitions import Lease, TopicPartition
 from fastlog.consumer.status import GroupState
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import ConfigError, CoordinationError, FastlogError
+from fastlog.kafka_codes import Code
 from fastlog.zkpaths import PartitionId
 
 log = escaping.logger(__name__)
@@ -43,7 +43,15 @@ LEASE_SHARE = 0.9
 """The share of the session's time-out that a lease holds for: two clocks do not run alike."""
 _LOOK_SECONDS = 0.05
 _GOODBYE_SECONDS = 1.0
-_REFUSALS = frozenset((codes.INCONSISTENT_PROTOCOL, codes.INVALID_GROUP, codes.INVALID_SESSION, codes.GROUP_DENIED, 42))
+_REFUSALS = frozenset(
+    (
+        Code.INCONSISTENT_GROUP_PROTOCOL,
+        Code.INVALID_GROUP_ID,
+        Code.INVALID_SESSION_TIMEOUT,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.INVALID_REQUEST,
+    )
+)
 
 
 def refusal_of(error: CoordinatorError) -> FastlogError | None:
@@ -167,7 +175,7 @@ class BrokerGroupSession(MemberSession):
         )
         if not code:
             self._extend(sent)
-        elif code == codes.REBALANCE:
+        elif code == Code.REBALANCE_IN_PROGRESS:
             self._must_join = True
         else:
             self._refused(code, "the heartbeat")
@@ -279,7 +287,7 @@ class BrokerGroupSession(MemberSession):
             return
         found = requests.parse_joined(answer)
         self._phase = _Phase.JOIN
-        if found.code == codes.ID_REQUIRED:
+        if found.code == Code.MEMBER_ID_REQUIRED:
             self._place.who = Identity(found.member)
             return
         if found.code:
@@ -316,10 +324,10 @@ class BrokerGroupSession(MemberSession):
             return
         code, data = requests.parse_synced(answer)
         self._phase = _Phase.JOIN
-        if code == codes.REBALANCE:
+        if code == Code.REBALANCE_IN_PROGRESS:
             return
         if code:
-            self._phase = _Phase.SYNC if code in codes.PASSING else _Phase.JOIN
+            self._phase = _Phase.SYNC if code in PASSING else _Phase.JOIN
             self._refused(code, "its assignment")
         given = Given.parse(data)
         self._wanted = self._threads(given)
@@ -350,7 +358,7 @@ class BrokerGroupSession(MemberSession):
         text = f"group {self._work.config.group_id!r}: {what}: {meaning_of(code)}"
         error = CoordinatorError(text, code)
         if code in GONE:
-            if code != codes.ILLEGAL_GENERATION:
+            if code != Code.ILLEGAL_GENERATION:
                 self._place.who = Identity()  # there is nobody to say goodbye
             self._place.is_lost = True
             raise SessionLostError(text) from error
@@ -363,7 +371,7 @@ class BrokerGroupSession(MemberSession):
 
     def _on_refused(self, code: int) -> None:
         """A commit was refused: what that says of the membership, without raising."""
-        if code == codes.REBALANCE:
+        if code == Code.REBALANCE_IN_PROGRESS:
             self._must_join = True
         else:
             self._place.is_lost = True

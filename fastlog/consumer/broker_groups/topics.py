@@ -59,7 +59,7 @@ def _of_records(
         return {}
     with RecordBroker([address], timeout=timeout) as broker:
         try:
-            found = broker.topics(names)
+            found = broker.known_topics(names)
         except NotSpokenError:
             return {}
     return {

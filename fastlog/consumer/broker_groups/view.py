@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from fastlog.client import coordinator as codes
 from fastlog.client import group_requests as requests
 from fastlog.client.addresses import Address
-from fastlog.client.coordinator import Coordinator, CoordinatorError, meaning_of
+from fastlog.client.coordinator import PASSING, Coordinator, CoordinatorError, meaning_of
 from fastlog.client.group_requests import Committed, Described, DescribedMember, Identity
 from fastlog.client.kafka_fields import Answer, Place
 from fastlog.client.records import RecordBroker
@@ -25,6 +24,7 @@ from fastlog.consumer.group_view import Committed as Kept
 from fastlog.consumer.group_view import GroupView
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError, CoordinationError, ProtocolError
+from fastlog.kafka_codes import Code
 from fastlog.zkpaths import PartitionId, Subscription
 
 _DEAD, _STABLE = "Dead", "Stable"
@@ -107,7 +107,7 @@ class BrokerGroups:
         answered = self._coordinator.ask(
             requests.commit(group, Identity(), rows),
             requests.parse_commit,
-            lambda found: next((code for code in found.values() if code in codes.PASSING), 0),
+            lambda found: next((code for code in found.values() if code in PASSING), 0),
         )
         return {partition: answered.get(place_of(partition), -1) for partition in offsets}
 
@@ -118,7 +118,7 @@ class BrokerGroups:
             requests.parse_deleted_offsets,
             lambda found: found[0],
         )
-        if code != codes.GROUP_NOT_FOUND:
+        if code != Code.GROUP_ID_NOT_FOUND:
             _check(code or next(filter(None, found.values()), 0), f"offsets of group {group!r} cannot be forgotten")
 
     def remove(self, group: str) -> None:
@@ -129,7 +129,7 @@ class BrokerGroups:
             lambda found: found.get(group, -1),
         )
         code = found.get(group, -1)
-        if code != codes.GROUP_NOT_FOUND:
+        if code != Code.GROUP_ID_NOT_FOUND:
             _check(code, f"group {group!r} cannot be deleted")
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -141,7 +141,9 @@ class BrokerGroups:
             found = find_topics(self._coordinator.address, None, self._timeout)
             with RecordBroker([self._coordinator.address], timeout=self._timeout) as records:
                 counts = {
-                    name: len(topic.partitions) for name, topic in records.topics().items() if not topic.is_internal
+                    name: len(topic.partitions)
+                    for name, topic in records.known_topics().items()
+                    if not topic.is_internal
                 }
             self._all = found._replace(counts=counts | found.counts)
         return self._all

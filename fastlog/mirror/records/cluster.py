@@ -9,8 +9,8 @@ from typing import TypeVar
 from fastlog.client import record_requests as requests
 from fastlog.client.addresses import Address
 from fastlog.client.kafka_connection import KafkaConnection, connected
-from fastlog.client.kafka_fields import Answer, Place, Request
-from fastlog.client.record_fetching import Batches, TaggedAnswer, fetch_several, parse_several
+from fastlog.client.kafka_fields import Answer, Place, Request, tagged_answer
+from fastlog.client.record_fetching import Batches, fetch_several, parse_several
 from fastlog.client.record_topics import ClusterView, LedTopic, known_topics, parse_cluster
 from fastlog.client.records import require
 from fastlog.errors import ProtocolError, TransportError
@@ -135,7 +135,7 @@ class RecordCluster:
             body = connection.received_view(self.timeout)
             if body is None:
                 raise TransportError(f"{connection.peer} did not answer in time")
-            code, found = parse_several(TaggedAnswer(body, number))
+            code, found = parse_several(tagged_answer(body, number))
         except BaseException:
             self.drop(self.leader(place))
             raise

@@ -12,15 +12,25 @@ from typing import NamedTuple
 from fastlog.client.kafka_fields import Place
 from fastlog.client.records import RecordsError, meaning_of
 from fastlog.errors import FastlogError, InvalidFetchSizeError
+from fastlog.kafka_codes import Code
 from fastlog.mirror.records.batches import Fetched, Outgoing
 from fastlog.mirror.records.finding import Rules, StandstillError
 from fastlog.mirror.records.position import MOST_SEAMS, Position
 from fastlog.retry import Backoff
 
-TOO_LARGE = 10
-_REFUSED = frozenset((2, 10, 18, 32, 87))
+_REFUSED = frozenset(
+    (
+        Code.CORRUPT_MESSAGE,
+        Code.MESSAGE_TOO_LARGE,
+        Code.RECORD_LIST_TOO_LARGE,
+        Code.INVALID_TIMESTAMP,
+        Code.INVALID_RECORD,
+    )
+)
 """Errors of the records themselves: they come again however often they are sent."""
-OUT_OF_SEQUENCE = frozenset((45, 46, 59))
+OUT_OF_SEQUENCE = frozenset(
+    (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.DUPLICATE_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID)
+)
 """The target has something of this mirror that is not counted yet, or has lost something: it is looked up."""
 _RETRY_SECONDS = 5.0
 _LEAST_PAUSE, _MOST_PAUSE = 0.02, 1.0
@@ -228,7 +238,7 @@ class RecordLane:
         elif code not in _REFUSED:
             self.again(error)
         elif batch.records > 1:
-            if code == TOO_LARGE:
+            if code == Code.MESSAGE_TOO_LARGE:
                 self._most_bytes = max(1, len(batch.data) // 2)
             else:
                 self._single_until = max(self._single_until, batch.next)

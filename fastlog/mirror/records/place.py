@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from fastlog.client import coordinator as codes
 from fastlog.client import group_requests as requests
 from fastlog.client.addresses import Address
-from fastlog.client.coordinator import Coordinator, CoordinatorError, NotReachedError, meaning_of
+from fastlog.client.coordinator import PASSING, Coordinator, CoordinatorError, NotReachedError, meaning_of
 from fastlog.client.group_requests import Committed, Identity
 from fastlog.client.kafka_fields import Answer, Place, Request
 from fastlog.errors import FastlogError, ProtocolError
+from fastlog.kafka_codes import Code
 from fastlog.mirror.records.cluster import CLIENT
 
 _T = TypeVar("_T")
@@ -29,7 +29,9 @@ KIND = "fastlog-mirror"
 _PROTOCOL = "share"
 _LOOK_SECONDS = 0.1
 _REBALANCE_MS = 60_000
-_LOST = frozenset((codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER, codes.REBALANCE, codes.FENCED))
+_LOST = frozenset(
+    (Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID, Code.REBALANCE_IN_PROGRESS, Code.FENCED_INSTANCE_ID)
+)
 
 
 class PlaceLostError(CoordinatorError):
@@ -72,10 +74,10 @@ class GroupPlace:
             joined = self._posted(self._join_request(), requests.parse_joined)
             if joined is None:
                 return None
-            if joined.code == codes.ID_REQUIRED:
+            if joined.code == Code.MEMBER_ID_REQUIRED:
                 self._who = Identity(joined.member)
                 continue
-            if joined.code == codes.UNKNOWN_MEMBER and self._who.member:
+            if joined.code == Code.UNKNOWN_MEMBER_ID and self._who.member:
                 self._who = Identity()  # the id that was refused may stand in the answer, too
                 continue
             self._require(joined.code)
@@ -88,7 +90,7 @@ class GroupPlace:
             if synced is None:
                 return None
             code, data = synced
-            if code in (codes.REBALANCE, codes.ILLEGAL_GENERATION):
+            if code in (Code.REBALANCE_IN_PROGRESS, Code.ILLEGAL_GENERATION):
                 continue
             self._require(code)
             return _share(data)
@@ -133,7 +135,7 @@ class GroupPlace:
             codes_of = self._keeper.ask(
                 requests.commit(self.group, who, offsets),
                 requests.parse_commit,
-                lambda found: next((code for code in found.values() if code in codes.PASSING), 0),
+                lambda found: next((code for code in found.values() if code in PASSING), 0),
             )
         for place in offsets:
             self._require(codes_of.get(place, -1))
@@ -158,10 +160,10 @@ class GroupPlace:
 
     def _require(self, code: int) -> None:
         if code in _LOST:
-            if code in (codes.UNKNOWN_MEMBER, codes.FENCED):
+            if code in (Code.UNKNOWN_MEMBER_ID, Code.FENCED_INSTANCE_ID):
                 self._who = Identity()
             raise PlaceLostError(f"group {self.group!r}: {meaning_of(code)}", code)
-        if code == codes.INCONSISTENT_PROTOCOL:
+        if code == Code.INCONSISTENT_GROUP_PROTOCOL:
             raise CoordinatorError(
                 f"group {self.group!r} of the target has members that are no mirrors: choose another groupid", code
             )

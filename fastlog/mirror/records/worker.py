@@ -13,8 +13,8 @@ from fastlog.client import record_requests as requests
 from fastlog.client.addresses import Address
 from fastlog.client.group_requests import Committed
 from fastlog.client.kafka_connection import KafkaConnection
-from fastlog.client.kafka_fields import Place
-from fastlog.client.record_fetching import Batches, IdPlace, TaggedAnswer, fetch_several, parse_several
+from fastlog.client.kafka_fields import Place, tagged_answer
+from fastlog.client.record_fetching import Batches, IdPlace, fetch_several, parse_several
 from fastlog.errors import FastlogError, ProtocolError, TransportError
 from fastlog.limited_log import LimitedLog
 from fastlog.mirror.records.batches import numbered
@@ -221,7 +221,7 @@ class Worker:
                 body = self._answer_to(asked)
                 if body is None:
                     return  # it ends
-                code, found = parse_several(TaggedAnswer(body, asked.number))
+                code, found = parse_several(tagged_answer(body, asked.number))
             except (TransportError, ProtocolError) as error:
                 self._source_fails(address, error, [lane for lane, _, _ in asked.lanes.values()])
                 continue
