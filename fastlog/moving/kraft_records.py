@@ -1,8 +1,7 @@
 """The records of Apache Kafka's metadata log that say what topics there are: reading them, and writing some.
 
 A record's value is a frame: unsigned varints for the frame's version (1), the record's kind and its version, then its
-fields. All kinds are "flexible": lengths are unsigned varints, plus 1 where there may be null, and tagged fields stand
-behind each structure: how many, then tag, length and bytes of each. Other integers are big-endian; a uuid has 16 bytes.
+fields, as ``log.record_fields`` says; all kinds are "flexible". A uuid has 16 bytes.
 
     kind  fields, in the versions that are known here
      2    topic: string name, uuid id
@@ -29,6 +28,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fastlog.errors import LogError
+from fastlog.log.record_fields import Fields
+from fastlog.wire.fields import compact_string, uvarint
 
 FRAME_VERSION = 1
 TOPIC, PARTITION, SETTING, PARTITION_CHANGE, TOPIC_DELETED, FEATURE, PRODUCER_IDS = 2, 3, 4, 5, 9, 12, 15
@@ -154,7 +155,7 @@ class NewTopic(NamedTuple):
 
 def topic_records(topic: NewTopic, node_id: int, directory_id: bytes) -> list[bytes]:
     """The records that make a topic, as a controller finds it whose only broker has just been stopped."""
-    made = [_frame(TOPIC, 0) + _string(topic.name) + topic.topic_id + b"\0"]
+    made = [_frame(TOPIC, 0) + compact_string(topic.name) + topic.topic_id + b"\0"]
     node = struct.pack(">Bi", 2, node_id)  # an array of one
     for number, epoch in sorted(topic.epochs.items()):
         made.append(
@@ -170,8 +171,8 @@ def topic_records(topic: NewTopic, node_id: int, directory_id: bytes) -> list[by
             + b"\0"
         )
     for name, value in sorted(topic.settings.items()):
-        resource = struct.pack(">b", TOPIC_RESOURCE) + _string(topic.name)
-        made.append(_frame(SETTING, 0) + resource + _string(name) + _string(value) + b"\0")
+        resource = struct.pack(">b", TOPIC_RESOURCE) + compact_string(topic.name)
+        made.append(_frame(SETTING, 0) + resource + compact_string(name) + compact_string(value) + b"\0")
     return made
 
 
@@ -182,7 +183,7 @@ def broker_record(node_id: int, directory_id: bytes, broker_epoch: int) -> bytes
     """
     head = _frame(BROKER, 3) + struct.pack(">i?", node_id, False) + bytes(16) + struct.pack(">q", broker_epoch)
     nothing = b"\1\1\0"  # no endpoint, no feature, no rack
-    return head + nothing + struct.pack(">??", True, False) + b"\1\0" + _varint(17) + b"\2" + directory_id
+    return head + nothing + struct.pack(">??", True, False) + b"\1\0" + uvarint(17) + b"\2" + directory_id
 
 
 def producer_ids_record(node_id: int, following: int) -> bytes:
@@ -194,26 +195,11 @@ def _frame(kind: int, version: int) -> bytes:
     return bytes((FRAME_VERSION, kind, version))
 
 
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return _varint(len(data) + 1) + data
-
-
-def _varint(value: int) -> bytes:
-    made = bytearray()
-    while value >= 0x80:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
-    return bytes(made)
-
-
-class _Fields:
-    """Reads the fields of a record, one after the other. Raises ``LogError`` where it ends early or is malformed."""
+class _Fields(Fields):
+    what = "a record of the metadata log"
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
+        super().__init__(data, is_flexible=True)
 
     def head(self) -> int:
         """The kind of the record.
@@ -228,45 +214,8 @@ class _Fields:
             raise LogError(f"a record of kind {kind} of a newer version of Kafka's", found=version)
         return kind
 
-    def varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 28:
-                raise LogError("a record of the metadata log with a length that is none")
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self._take(size), "big", signed=True)
-
     def numbers(self) -> tuple[int, ...]:
-        return tuple(self.number(4) for _ in range(self._count()))
+        return tuple(self.number(4) for _ in range(self.count()))
 
     def uuid(self) -> bytes:
-        return self._take(16)
-
-    def string(self) -> str | None:
-        size = self.varint() - 1
-        try:
-            return None if size < 0 else self._take(size).decode()
-        except UnicodeDecodeError as error:
-            raise LogError("a record of the metadata log with text that is not UTF-8") from error
-
-    def tags(self) -> dict[int, bytes]:
-        return {self.varint(): self._take(self.varint()) for _ in range(self.varint())}
-
-    def _count(self) -> int:
-        found = self.varint() - 1
-        if found > len(self._data):
-            raise LogError("a record of the metadata log that tells of more than it holds", found=found)
-        return max(found, 0)
-
-    def _take(self, size: int) -> bytes:
-        data = self._data[self._at : self._at + size]
-        if len(data) < size:
-            raise LogError("a record of the metadata log that is cut short")
-        self._at += size
-        return data
+        return self.take(16)

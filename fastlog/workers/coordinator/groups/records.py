@@ -1,8 +1,7 @@
 """The records of ``__consumer_offsets`` as Apache Kafka has them: groups and the offsets that they have committed.
 
-Strings have a length of 16 bits before them, bytes one of 32, -1 for null; integers are big-endian. Versions with
-tagged fields ("flexible") have lengths plus 1 as unsigned varints, 0 for null, and a number of tagged fields behind
-each structure. Written is version 1 of the offset's key and 3 of its value, 2 of the group's key and 3 of its value.
+How fields are written: ``log.record_fields``. Written is version 1 of the offset's key and 3 of its value, 2 of the
+group's key and 3 of its value.
 
     key of an offset   int16 0 or 1, string group, string topic, int32 partition
     its value          int16 version; int64 offset; from 3 int32 leader epoch; string metadata; int64 time of the
@@ -24,6 +23,7 @@ import struct
 from typing import NamedTuple
 
 from fastlog.errors import LogError
+from fastlog.log.record_fields import Fields
 from fastlog.workers.coordinator.groups.members import Stored, StoredMember
 
 OFFSET_KEYS, GROUP_KEY = (0, 1), 2
@@ -101,7 +101,7 @@ def read_key(data: bytes) -> OffsetKey | str | None:
     Raises:
         LogError: it is cut short.
     """
-    fields = _Fields(data)
+    fields = Fields(data)
     version = fields.number(2)
     if version in OFFSET_KEYS:
         return OffsetKey(fields.string() or "", fields.string() or "", fields.number(4))
@@ -140,7 +140,7 @@ def read_group(data: bytes) -> GroupState:
         rebalance_ms = fields.number(4) if version >= 1 else -1
         session_ms = fields.number(4)
         metadata, assignment = fields.blob() or b"", fields.blob() or b""
-        fields.skip_tags()
+        fields.tags()
         if rebalance_ms < 0:
             rebalance_ms = session_ms
         members.append(
@@ -155,7 +155,7 @@ def topics_of_subscription(metadata: bytes) -> set[str] | None:
     Source: Apache Kafka 4.2 (ConsumerProtocolSubscription): int16 version, array of strings, and more.
     """
     try:
-        fields = _Fields(metadata)
+        fields = Fields(metadata)
         if fields.number(2) < 0:
             return None
         return {fields.string() or "" for _ in range(fields.count())}
@@ -174,61 +174,12 @@ def _bytes(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
 
 
-class _Fields:
-    """Reads one after the other. Raises ``LogError`` where they end too early or are malformed."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-        self._is_flexible = False
+class _Fields(Fields):
+    """Those of a value, whose version stands before them."""
 
     def version(self) -> int:
         found = self.number(2)
         if not 0 <= found <= NEWEST_VALUE:
             raise LogError("a record of a newer version of Kafka's", found=found)
-        self._is_flexible = found >= FIRST_FLEXIBLE
+        self.is_flexible = found >= FIRST_FLEXIBLE
         return found
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self._take(size), "big", signed=True)
-
-    def string(self) -> str | None:
-        size = self._varint() - 1 if self._is_flexible else self.number(2)
-        try:
-            return None if size < 0 else self._take(size).decode()
-        except UnicodeDecodeError as error:
-            raise LogError("a record with text that is not UTF-8") from error
-
-    def blob(self) -> bytes | None:
-        size = self._varint() - 1 if self._is_flexible else self.number(4)
-        return None if size < 0 else self._take(size)
-
-    def count(self) -> int:
-        found = self._varint() - 1 if self._is_flexible else self.number(4)
-        if found > len(self._data):
-            raise LogError("a record that tells of more than it holds", found=found)
-        return max(0, found)
-
-    def skip_tags(self) -> None:
-        if self._is_flexible:
-            for _ in range(self._varint()):
-                self._varint()
-                self._take(self._varint())
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-            if shift > 28:
-                raise LogError("a record with a length that is none")
-
-    def _take(self, size: int) -> bytes:
-        data = self._data[self._at : self._at + size]
-        if len(data) < size:
-            raise LogError("a record that is cut short")
-        self._at += size
-        return data
