@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastlog.config import BrokerConfig
+from fastlog.counts import listed
 
 SHOWN_TOPICS = 10
 
@@ -43,8 +44,7 @@ def _exceptions(config: BrokerConfig) -> str:
     if not topics:
         return ""
     named = []
-    for topic in topics[:SHOWN_TOPICS]:
+    for topic in topics:
         own = config.for_topic(topic)
         named.append(f"{topic!r} {own.flush_interval_messages} messages, {2 * own.flush_interval_ms} ms")
-    more = f" and {len(topics) - SHOWN_TOPICS} more topics" if len(topics) > SHOWN_TOPICS else ""
-    return f" (but {'; '.join(named)}{more})"
+    return f" (but {listed(named, SHOWN_TOPICS, separator='; ', noun='topics')})"

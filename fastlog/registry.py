@@ -533,7 +533,6 @@ class Registry:
 
 
 def _say_topics(topics: Mapping[str, int]) -> None:
-    named = ", ".join(f"{topic!r}: {count}" for topic, count in list(topics.items())[:SHOWN_TOPICS])
-    more = f" and {len(topics) - SHOWN_TOPICS} more" if len(topics) > SHOWN_TOPICS else ""
     if topics:
-        log.info("announced topics with their partitions: %s%s", named, more)
+        named = [f"{topic!r}: {count}" for topic, count in topics.items()]
+        log.info("announced topics with their partitions: %s", listed(named, SHOWN_TOPICS))

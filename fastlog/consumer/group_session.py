@@ -90,13 +90,11 @@ class GroupSession(MemberSession):
     def _note_unread(self, topics: Collection[str]) -> None:
         """A filter means whatever it can get: topics of the other kind are no error."""
         if topics:
-            more = f" and {len(topics) - _SHOWN_TOPICS} more" if len(topics) > _SHOWN_TOPICS else ""
             log.warning(
                 "event=record_topics_unread group=%s topics=%s%s: the filter means these, but they are topics of record"
                 " batches, and a group in ZooKeeper reads topics of Kafka 0.7 alone",
                 self._work.config.group_id,
-                ",".join(list(topics)[:_SHOWN_TOPICS]),
-                more,
+                listed(topics, _SHOWN_TOPICS, separator=","),
             )
 
     def _say_goodbye(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from fastlog.client.addresses import Address
 from fastlog.consumer.offsets import OffsetStore
 from fastlog.consumer.partitions import Claim, Readers, TopicPartition
 from fastlog.coordination.session import NodeExistsError, SessionLostError
+from fastlog.counts import listed
 from fastlog.errors import CoordinationError, OwnershipLostError
 from fastlog.limited_log import LimitedLog
 
@@ -342,6 +343,6 @@ class Holdings:
         return True
 
 
-def names_of(partitions: object) -> str:
-    names = sorted(map(str, partitions))  # type: ignore[call-overload]
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+def names_of(partitions: Iterable[TopicPartition]) -> str:
+    """The first of them, sorted, for a line of the log."""
+    return listed(sorted(map(str, partitions)), _SHOWN)

@@ -6,9 +6,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 
 from fastlog.client.records import RecordsError
+from fastlog.counts import listed
 from fastlog.errors import BrokerError, FastlogError
 from fastlog.producer.hooks import Delivery
 from fastlog.producer.record_errors import LOST, PASSING
@@ -17,8 +17,8 @@ from fastlog.tools import signals
 _LOOK_SECONDS = 0.1
 _SHOWN_RANGES = 8
 
-PLAIN_MESSAGE_BYTES = 1_000_000
-"""0.7.2's ``max.message.size``. A plain broker tells no limit, and drops what is longer without a word."""
+MOST_MESSAGE_BYTES = 2**31 - 1 - 2**20
+"""The longest message where a broker tells no limit: a request has room for little more."""
 NOT_ACKNOWLEDGED = "sent, not acknowledged"
 """What can be said of a produce of Kafka 0.7, which has no answer: never that it is stored."""
 
@@ -182,8 +182,7 @@ class Deliveries:
             f"{name}, {self._unit}{'' if first == last else 's'} {first}" + (f"-{last}" if last > first else "")
             for name, first, last in self.lost_ranges()
         ]
-        more = f" and {len(ranges) - _SHOWN_RANGES} more ranges" if len(ranges) > _SHOWN_RANGES else ""
-        return "; ".join(islice(ranges, _SHOWN_RANGES)) + more
+        return listed(ranges, _SHOWN_RANGES, separator="; ", noun="ranges")
 
     def _fail(self, call: Call, delivery: Delivery, start: int, end: int) -> None:
         error = delivery.error

@@ -15,6 +15,7 @@ from fastlog.client.group_requests import Committed, Identity
 from fastlog.client.kafka_fields import Place
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.coordination.session import SessionLostError
+from fastlog.counts import listed
 from fastlog.errors import CoordinationError
 
 from fastlog.kafka_codes import Code
@@ -82,10 +83,9 @@ class BrokerOffsets:
             if code in GONE:
                 raise SessionLostError(f"offsets were not committed: {meaning_of(code)}")
         if refused:
-            names = ", ".join(f"{topic}/{number}" for topic, number in sorted(refused)[:_SHOWN])
+            names = listed([f"{topic}/{number}" for topic, number in sorted(refused)], _SHOWN)
             code = next(iter(refused.values()))
-            more = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
-            raise CoordinatorError(f"not committed: {names}{more}: {meaning_of(code)}", code)
+            raise CoordinatorError(f"not committed: {names}: {meaning_of(code)}", code)
 
     def note_logs(self, group: str, logs: Mapping[TopicPartition, int]) -> None:
         """When the logs were made that offsets saved from now on are of."""
