@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def pause_after(failures: int, least: float, most: float) -> float:
+    """The pause after so many failures in a row, one or more, as ``Backoff`` has it: for who counts them anyway."""
+    return min(most, least * 2.0 ** min(failures - 1, 30))
+
+
 class Backoff:
     """Pauses between tries, each twice as long as the one before, from ``least`` up to ``most`` seconds.
 

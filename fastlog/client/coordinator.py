@@ -12,6 +12,8 @@ from fastlog.client import kafka_fields
 from fastlog.client.addresses import Address, parse_brokers
 from fastlog.client.kafka_connection import KafkaConnection, connected
 from fastlog.errors import GroupCoordinatorError, TransportError
+from fastlog.kafka_codes import Code
+from fastlog.retry import Backoff
 
 _T = TypeVar("_T")
 
@@ -139,7 +141,7 @@ class Coordinator:
         """
         allowed = self._timeout if timeout is None else timeout
         deadline = time.monotonic() + allowed
-        pause = _LEAST_PAUSE
+        backoff = Backoff(_LEAST_PAUSE, _MOST_PAUSE)
         while True:
             try:
                 found = parse(self._asked(request, deadline))
@@ -155,11 +157,10 @@ class Coordinator:
                 raise
             if self.is_closed:
                 raise GroupCoordinatorError("the connection to the coordinator was closed")
-            if time.monotonic() + pause >= deadline:
+            if time.monotonic() + backoff.seconds >= deadline:
                 self.is_connected = False
                 raise NotReachedError(f"no coordinator of groups at {self} within {allowed:g} s: {why}", why)
-            time.sleep(pause)
-            pause = min(2 * pause, _MOST_PAUSE)
+            time.sleep(backoff.next())
 
     def post(self, request: kafka_fields.Request) -> None:
         """Send a request whose answer may take long. Raises as ``ask``, at once."""

@@ -36,6 +36,7 @@ from fastlog.errors import (
     OffsetOutOfRangeError,
     error_for,
 )
+from fastlog.retry import Backoff, pause_after
 from fastlog.wire import requests, responses
 
 log = escaping.logger(__name__)
@@ -321,7 +322,7 @@ class Fetch:
     def _read(self, link: BrokerLink, channel: Channel, reader: AnyReader, offer: Offer) -> None:
         holds = isinstance(reader, RecordReader) or (offer.held_fetch and offer.max_wait_ms > 0)
         wait = 0.0  # the first answer says at once whether there is anything
-        pause = _LEAST_PAUSE
+        backoff = Backoff(_LEAST_PAUSE, self._config.fetcher_backoff_ms / 1000)
         while not self._is_stopped:
             if reader.offset != self._offset:
                 reader.go_back(self._offset)  # a stream was interrupted with a piece in its hands
@@ -342,7 +343,7 @@ class Fetch:
                 self._check_log(link, channel, offer, came=came and not self._is_stopped)
             self._answered(reader, chunk)
             if chunk is not None:
-                pause = _LEAST_PAUSE
+                backoff.reset()
                 if self.is_starved and reader.is_near:
                     self._stand_by()
                 continue
@@ -350,8 +351,7 @@ class Fetch:
             if holds:
                 wait = _HOLD_SECONDS
             else:
-                self.wakeup.wait(pause)
-                pause = min(2 * pause, self._config.fetcher_backoff_ms / 1000)
+                self.wakeup.wait(backoff.next())
 
     def _stand_by(self) -> None:
         """Stand by while the stream fetches in its own thread, until it no longer does."""
@@ -414,8 +414,8 @@ class Fetch:
         self._sleep(self._backoff(self._failures))
 
     def _backoff(self, failures: int) -> float:
-        most = min(self._config.fetcher_backoff_ms / 1000, _LEAST_PAUSE * 2.0 ** min(failures, 20))
-        return most * random.uniform(0.5, 1.0)
+        most = self._config.fetcher_backoff_ms / 1000
+        return pause_after(failures, 2 * _LEAST_PAUSE, most) * random.uniform(0.5, 1.0)
 
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds

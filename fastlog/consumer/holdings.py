@@ -15,6 +15,7 @@ from fastlog.coordination.session import NodeExistsError, SessionLostError
 from fastlog.counts import listed
 from fastlog.errors import CoordinationError, OwnershipLostError
 from fastlog.limited_log import LimitedLog
+from fastlog.retry import pause_after
 
 _LEAST_PAUSE = 0.05
 _GATHER_SECONDS = 0.2
@@ -330,7 +331,7 @@ class Holdings:
         except CoordinationError as error:
             is_conflict = isinstance(error, NodeExistsError)
             tries = trouble.tries + 1 if trouble is not None and trouble.is_conflict == is_conflict else 1
-            pause = min(self._most_pause, _LEAST_PAUSE * 2 ** min(tries - 1, 30)) * self._source.uniform(0.5, 1.0)
+            pause = pause_after(tries, _LEAST_PAUSE, self._most_pause) * self._source.uniform(0.5, 1.0)
             self._trouble[partition] = Trouble(error, is_conflict, tries, time.monotonic() + pause)
             if not is_conflict:
                 self._log.warning(

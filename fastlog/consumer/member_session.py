@@ -17,6 +17,7 @@ from fastlog.consumer.status import CommitRequest, GroupState, MemberStatus, Wor
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import ClosedError, CoordinationError, FastlogError, OwnershipLostError
 from fastlog.limited_log import LimitedLog
+from fastlog.retry import pause_after
 from fastlog.zkpaths import Subscription
 
 log = escaping.logger(__name__)
@@ -137,7 +138,7 @@ class GroupWork:
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after ``failures`` in a row."""
-        return min(MOST_PAUSE, LEAST_PAUSE * 2.0 ** min(failures - 1, 30)) * self.source.uniform(0.5, 1.0)
+        return pause_after(failures, LEAST_PAUSE, MOST_PAUSE) * self.source.uniform(0.5, 1.0)
 
 
 class MemberSession:

@@ -28,6 +28,7 @@ from fastlog.errors import (
     meaning_of,
 )
 from fastlog.message import HEADER_BYTES
+from fastlog.retry import Backoff
 from fastlog.wire import requests, responses
 
 log = escaping.logger(__name__)
@@ -143,7 +144,7 @@ class Reader:
             LogError: a local file cannot be read.
         """
         deadline = time.monotonic() + wait
-        pause_seconds = _LEAST_PAUSE
+        backoff = Backoff(_LEAST_PAUSE, _MOST_PAUSE)
         while True:
             left = max(0.0, deadline - time.monotonic())
             data = self._obtain(left)
@@ -158,9 +159,8 @@ class Reader:
             if left <= 0:
                 return None
             if not self.offer.held_fetch or not self.offer.max_wait_ms:
-                pause(min(pause_seconds, left))
+                pause(min(backoff.next(), left))
                 self._channel.check()
-                pause_seconds = min(2 * pause_seconds, _MOST_PAUSE)
 
     @property
     def is_near(self) -> bool:

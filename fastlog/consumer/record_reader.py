@@ -29,6 +29,7 @@ from fastlog.errors import (
 from fastlog.kafka_codes import Code
 from fastlog.message import DEFAULT_LIMITS
 from fastlog.record_batches import LENGTH_AT, LENGTH_COUNTS_FROM
+from fastlog.retry import Backoff
 
 _T = TypeVar("_T")
 
@@ -208,7 +209,7 @@ class RecordReader:
             TransportError, ProtocolError: as for ``Channel.request``.
         """
         began = time.monotonic()
-        pause_seconds = _LEAST_PAUSE
+        backoff = Backoff(_LEAST_PAUSE, _MOST_PAUSE)
         while True:
             left = max(0.0, began + wait - time.monotonic())
             found = self._fetched(left)
@@ -220,9 +221,8 @@ class RecordReader:
                     return None
             elif time.monotonic() - began > max(wait, _PASSING_SECONDS):
                 raise self._refused(found)
-            pause(pause_seconds)  # it has answered before its time
+            pause(backoff.next())  # it has answered before its time
             self._channel.check()
-            pause_seconds = min(2 * pause_seconds, _MOST_PAUSE)
 
     @property
     def is_near(self) -> bool:

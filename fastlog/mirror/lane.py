@@ -21,6 +21,7 @@ from fastlog.errors import BrokerError, FastlogError, InvalidMessageError, Messa
 from fastlog.limited_log import LimitedLog
 from fastlog.mirror.pieces import MirrorPiece, TargetPartition
 from fastlog.mirror.pipe import Pipe
+from fastlog.retry import pause_after
 
 log = logging.getLogger(__name__)
 
@@ -222,9 +223,8 @@ class MessageLane:
         self._unsent.clear()
         self.error = error
         now = time.monotonic()
-        pause = min(_MOST_PAUSE, _LEAST_PAUSE * 2.0 ** min(self._failures, 20))
-        self._retry_at = now + max(least_pause, pause)
         self._failures += 1
+        self._retry_at = now + max(least_pause, pause_after(self._failures, _LEAST_PAUSE, _MOST_PAUSE))
         offset = self.place.consumed if self.place is not None else -1
         self._log.warning("waits", "waits %s offset=%d: %s", self.source, offset, " ".join(str(error).split()))
 

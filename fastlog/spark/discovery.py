@@ -14,6 +14,7 @@ from fastlog.coordination.session import Session
 from fastlog.coordination.watched import Watched
 from fastlog.errors import CoordinationError, FastlogError, TransportError
 from fastlog.spark.addresses import NamedAddress
+from fastlog.retry import pause_after
 from fastlog.zkpaths import BROKER_HOLDINGS, BROKER_TOPICS, holdings_path, parse_holdings
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class RetryBackoff:
             self._began = now
         left = self._began + self._timeout - now
         what = str(error).partition("\n")[0]
-        doubled = min(self._interval * 2 ** min(self._failures, 30), _MOST_PAUSE)
+        doubled = pause_after(self._failures + 1, self._interval, _MOST_PAUSE)
         if left > 0:
             log.warning("%s: waiting for it, %.0f s more at most", what, left)
             doubled = min(doubled, _WAIT_PAUSE, left)

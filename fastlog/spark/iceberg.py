@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastlog.errors import ConfigError, MissingDependencyError, TableConflictError, TableUnavailableError
 from fastlog.installation import how_to_install
+from fastlog.retry import pause_after
 from fastlog.spark.entries import ActiveFile, NewFile
 from fastlog.spark.lake import METADATA, Lake, TableChange
 from fastlog.spark.staging import TableStaging, Upkeep
@@ -246,7 +247,7 @@ class IcebergLake:
                     raise
                 if attempt == _TRIES - 1:
                     raise TableConflictError(f"{self}: could not be changed: {error}") from error
-                time.sleep(min(0.05 * 2**attempt, 1.0))
+                time.sleep(pause_after(attempt + 1, 0.05, 1.0))
             else:
                 self.reload()
                 return

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError, TableWriteError
+from fastlog.retry import pause_after
 from fastlog.spark.entries import HIVE_NULL, ActiveFile, NewFile
 from fastlog.spark.storage import TableLocation, check_library, located, spark_path, spark_pattern
 
@@ -304,7 +305,7 @@ class Lake:
                     return
                 if attempt == _TRIES - 1 or (self._is_away(error) and attempt == _TRIES_OF_A_STORE - 1):
                     raise self._given_up(error) from (error if self.location.is_local else None)
-                time.sleep(0.01 * attempt if self.location.is_local else min(0.05 * 2**attempt, 1.0))
+                time.sleep(0.01 * attempt if self.location.is_local else pause_after(attempt + 1, 0.05, 1.0))
             else:
                 self.reload()
                 return

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fastlog import errors
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.counts import counted
+from fastlog.retry import pause_after
 from fastlog.spark import offsets
 from fastlog.spark.behind import Behind
 from fastlog.spark.cluster import QueryCluster
@@ -46,7 +47,7 @@ PARTITIONED_BY = ("topic", "date")
 COLUMNS = ("broker", "partition", "offset", "idx", "timestamp", "key", "value")
 _PLACE = ("broker", "partition", "offset")
 _T = TypeVar("_T")
-_MOST_PAUSE = 10.0
+_LEAST_PAUSE, _MOST_PAUSE = 0.4, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +222,7 @@ class Loader:
                     ) from error
                 self._say(f"failed, {failures} of {self._load_options.attempts}: {command.told(error)}")
                 self._lake.reload()
-                command.wait(min(0.2 * 2**failures, _MOST_PAUSE))
+                command.wait(pause_after(failures, _LEAST_PAUSE, _MOST_PAUSE))
 
     def _one(self, plan: LoadPlan, targets: Any) -> bool:
         """Bring one batch in; False when there was nothing."""

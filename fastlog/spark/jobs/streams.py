@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastlog import errors
 from fastlog.counts import counted
+from fastlog.retry import pause_after
 from fastlog.spark.behind import Behind, behind
 from fastlog.spark.capabilities import limits_batches
 from fastlog.spark.entries import NewFile
@@ -40,7 +41,7 @@ _QUERY = "fastlog.query"
 """The name of the number that says which query fills a table in an object store."""
 WITHOUT_TIME, WITHOUT_KEY = "without_time", "without_key"
 _LOOK_SECONDS = 1
-_MOST_PAUSE = 10.0
+_LEAST_PAUSE, _MOST_PAUSE = 0.4, 10.0
 
 
 def watched(frame: DataFrame, time: str, key: str | None = None) -> DataFrame:
@@ -270,7 +271,7 @@ class QueryRun:
                         what = f"the query failed {failures} times"
                         raise CommandError(what, command.told(error), "it goes on where it was once started") from error
                     command.say(f"failed, {failures} of {self._attempts}: {command.told(error)}")
-                    command.wait(min(0.2 * 2**failures, _MOST_PAUSE))
+                    command.wait(pause_after(failures, _LEAST_PAUSE, _MOST_PAUSE))
 
     def to_json(self) -> dict[str, Any]:
         """The fields of the summary that the job prints."""
