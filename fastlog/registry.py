@@ -17,6 +17,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from fastlog.coordination.addresses import parse_connect
+from fastlog.coordination.outage import Outage
 from fastlog.coordination.session import (
     Node,
     NodeExistsError,
@@ -27,6 +28,8 @@ from fastlog.coordination.session import (
     Watch,
     session_name,
 )
+from fastlog.coordination.watched import AUDIT_SECONDS
+from fastlog.counts import listed
 from fastlog.errors import CoordinationError
 from fastlog.log._shared_memory import KEEPER
 from fastlog.log.files import FileOps
@@ -48,13 +51,8 @@ __all__ = ["Registration", "Registry", "parse_connect"]
 
 log = logging.getLogger(__name__)
 
-AUDIT_SECONDS = 60.0
-"""How often everything is read again that no watch has reported."""
 BLOCKED_LOOK_SECONDS = 1.0
 AWAY_LOOK_SECONDS = 0.5
-AWAY_SESSIONS = 2.0
-"""After how many time-outs without a server a session is given up. One that lost its data never says that a session is
-over: it hangs up on whoever has seen more than it has."""
 LEAST_PAUSE, MOST_PAUSE = 0.1, 2.0
 GATHER_SECONDS, MOST_GATHER_SECONDS = 0.02, 0.1
 SHOWN_TOPICS = 10
@@ -296,7 +294,7 @@ class Registry:
         self._change_count = -1
         self._topics: dict[str, int] = {}
         self._blocked_since: float | None = None
-        self._away_since: float | None = None
+        self._outage = Outage()
         self._backoff = Backoff(LEAST_PAUSE, MOST_PAUSE, 0.5)
         self._session: Session | None = None
         self._table: Registration | None = None
@@ -393,12 +391,13 @@ class Registry:
             if session.is_lost:
                 self._pause()
                 return
+            if self._outage.is_for_good(session):
+                log.warning("registration: no ZooKeeper for two time-outs of a session: trying with a new one")
+                return
             if not session.is_connected:
-                if self._has_been_away_for_good():
-                    return
+                self._blocked_since = None
                 self._flag.wait(AWAY_LOOK_SECONDS)
                 continue
-            self._away_since = None
             if time.monotonic() >= next_audit:
                 next_audit = time.monotonic() + AUDIT_SECONDS
                 table.recheck()
@@ -432,16 +431,6 @@ class Registry:
                 _say_topics({topic: count for topic, count in wanted.items() if shown.get(topic) != count})
                 shown = wanted
             self._flag.wait(max(0.0, next_audit - time.monotonic()))
-
-    def _has_been_away_for_good(self) -> bool:
-        now = time.monotonic()
-        self._away_since = self._away_since or now
-        self._blocked_since = None
-        if now - self._away_since < AWAY_SESSIONS * self._config.zk_session_timeout_ms / 1000:
-            return False
-        log.warning("registration: no ZooKeeper for two time-outs of a session: trying with a new one")
-        self._away_since = None
-        return True
 
     def _say_registered(self, session: Session) -> None:
         self._arena.count(KEEPER, "zookeeper_registrations")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from fastlog import escaping
 from fastlog.consumer.member_session import GroupWork, MemberSession
@@ -13,13 +13,12 @@ from fastlog.consumer.ownership import Ownership
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.record_lookup import RecordLookup, cannot_be_read
 from fastlog.coordination.session import Session
-from fastlog.coordination.watched import Watched
+from fastlog.coordination.watched import AUDIT_SECONDS, Watched
+from fastlog.counts import listed
 from fastlog.zkpaths import lost_path
 
 log = escaping.logger(__name__)
 
-AUDIT_SECONDS = 60.0
-"""How often everything is read again that no watch has reported."""
 _SHOWN_TOPICS = 10
 
 
@@ -87,11 +86,11 @@ class GroupSession(MemberSession):
     def _knows_topics(self) -> bool:
         return self._lookup.has_looked
 
-    def _note_unread(self, topics: Collection[str]) -> None:
+    def _note_unread(self, topics: Sequence[str]) -> None:
         """A filter means whatever it can get: topics of the other kind are no error."""
         if topics:
             log.warning(
-                "event=record_topics_unread group=%s topics=%s%s: the filter means these, but they are topics of record"
+                "event=record_topics_unread group=%s topics=%s: the filter means these, but they are topics of record"
                 " batches, and a group in ZooKeeper reads topics of Kafka 0.7 alone",
                 self._work.config.group_id,
                 listed(topics, _SHOWN_TOPICS, separator=","),

@@ -8,6 +8,9 @@ from typing import Any
 
 from fastlog.coordination.session import Node, Session, Watch
 
+AUDIT_SECONDS = 60.0
+"""How often everything is read again that no watch has reported."""
+
 
 class _Found:
     __slots__ = ("is_dropped", "is_stale", "is_used", "value")

@@ -16,18 +16,15 @@ from typing import NamedTuple
 
 from fastlog.client.addresses import Address
 from fastlog.client.registrations import read_addresses, read_partitions
+from fastlog.coordination.outage import Outage
 from fastlog.coordination.session import Session, Watch
-from fastlog.coordination.watched import Watched
+from fastlog.coordination.watched import AUDIT_SECONDS, Watched
 from fastlog.errors import ClosedError, CoordinationError
 from fastlog.producer.config import ProducerConfig
 from fastlog.producer.ledger import Ledger, logger
 from fastlog.producer.waiting import LazyThread, LocklessCondition
 from fastlog.retry import Backoff
 
-AUDIT_SECONDS = 60.0
-"""How often everything is read again that no watch has reported."""
-AWAY_SESSIONS = 2.0
-"""Time-outs without a server after which a session is given up: a server that lost its data never ends it."""
 _AWAY_LOOK_SECONDS = 0.5
 _LEAST_PAUSE = 0.05
 
@@ -77,7 +74,7 @@ class Discovery:
         self._error: Exception | None = None
         self._assumed: dict[str, set[int]] = {}
         self._last_counts: dict[tuple[str, int], int] = {}
-        self._away_since: float | None = None
+        self._outage = Outage()
         self._backoff = Backoff(_LEAST_PAUSE, config.zk_sync_time_ms / 1000, 0.5)
         self._thread = LazyThread(ledger, self._run, "fastlog-producer-zookeeper")
 
@@ -166,12 +163,11 @@ class Discovery:
             if session.is_lost:
                 self._pause()
                 return
+            if self._outage.is_for_good(session):
+                return
             if not session.is_connected:
-                if self._has_been_away_for_good(session):
-                    return
                 self._sleep(_AWAY_LOOK_SECONDS)
                 continue
-            self._away_since = None
             wanted = self._audit_wanted
             try:
                 if wanted > self._audited or time.monotonic() >= next_audit:
@@ -242,14 +238,6 @@ class Discovery:
             self._on_change(view)
         except Exception:
             logger.exception("a change of brokers could not be followed in full")
-
-    def _has_been_away_for_good(self, session: Session) -> bool:
-        now = time.monotonic()
-        self._away_since = self._away_since or now
-        if now - self._away_since < AWAY_SESSIONS * session.timeout:
-            return False
-        self._away_since = None
-        return True
 
     def _garbage(self, path: str, so: str, error: CoordinationError) -> None:
         self._ledger.log(logging.WARNING, f"garbage {path}", f"path={path}: {so}: {error}")

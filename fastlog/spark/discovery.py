@@ -10,8 +10,9 @@ from typing import Protocol
 from fastlog.client.addresses import Address
 from fastlog.client.connection import pause
 from fastlog.client.registrations import read_addresses, read_partitions
+from fastlog.coordination.outage import Outage
 from fastlog.coordination.session import Session
-from fastlog.coordination.watched import Watched
+from fastlog.coordination.watched import AUDIT_SECONDS, Watched
 from fastlog.errors import CoordinationError, FastlogError, TransportError
 from fastlog.spark.addresses import NamedAddress
 from fastlog.retry import pause_after
@@ -21,8 +22,6 @@ log = logging.getLogger(__name__)
 
 _MOST_PAUSE = 10.0
 _WAIT_PAUSE = 2.0  # a broker that is back is not left waiting for long
-_AUDIT_SECONDS = 60.0
-_AWAY_SESSIONS = 2.0  # a session that lost its server's data never says that it is over
 _REOPEN_SECONDS = 5.0
 
 
@@ -122,13 +121,13 @@ class Coordination:
         self._timeout = timeout
         self._open = open_session or self._opened
         self._session: Session | None = None
-        self._away_since: float | None = None
+        self._outage = Outage()
         self._failed_at = float("-inf")
 
     def session(self) -> Session:
         """A session that is alive, as far as is known. Raises ``CoordinationError``: there is none."""
         made = self._session
-        if made is not None and (made.is_lost or self._has_been_away_for_good(made)):
+        if made is not None and (made.is_lost or self._outage.is_for_good(made)):
             self.close()
             made = None
         if made is None:
@@ -145,18 +144,9 @@ class Coordination:
 
     def close(self) -> None:
         """End the session; the next use opens another one."""
-        made, self._session, self._away_since = self._session, None, None
+        made, self._session, self._outage = self._session, None, Outage()
         if made is not None:
             made.close()
-
-    def _has_been_away_for_good(self, session: Session) -> bool:
-        if session.is_connected:
-            self._away_since = None
-            return False
-        now = time.monotonic()
-        if self._away_since is None:
-            self._away_since = now
-        return now - self._away_since > _AWAY_SESSIONS * session.timeout
 
     def _opened(self) -> Session:
         from fastlog.coordination.zookeeper import ZooKeeperSession  # only who uses it pays for it
@@ -268,9 +258,9 @@ class RegisteredBrokers:
         now = time.monotonic()
         if self._watched is None or session is not self._session:
             self._watched, self._session = Watched(session, lambda: None), session
-            self._next_audit = now + _AUDIT_SECONDS
+            self._next_audit = now + AUDIT_SECONDS
         elif now >= self._next_audit:
-            self._next_audit = now + _AUDIT_SECONDS
+            self._next_audit = now + AUDIT_SECONDS
             self._watched.audit()
         return self._watched
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from fastlog.client.addresses import Address
+from fastlog.coordination import outage
 from fastlog.errors import ClosedError, CoordinationError, FastlogError, TransportError, WrongPartitionError
 from fastlog.producer import (
     Crc32Partitioner,
@@ -151,7 +152,7 @@ def test_a_session_that_is_being_closed_is_nobody_s(tree: FakeZooKeeper) -> None
 
 def test_the_view_outlives_zookeeper(tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is silent, and when it comes back without a broker, the brokers known last stay."""
-    monkeypatch.setattr(discovery, "AWAY_SESSIONS", 0.1)
+    monkeypatch.setattr(outage, "AWAY_SESSIONS", 0.1)
     broker = tree.open()
     show(broker, 1, 9001, t=2)
     with watching(tree) as (found, _):

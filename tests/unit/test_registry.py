@@ -268,7 +268,7 @@ class Running:
     """A registry over a tree in memory, with a real arena."""
 
     def __init__(self, directory: Path, *, session_ms: int = 100) -> None:
-        self.tree = FakeZooKeeper()
+        self.tree = FakeZooKeeper(timeout=session_ms / 1000)
         self.sessions: list[FakeSession] = []
         self.failures = 0
         config = BrokerConfig(

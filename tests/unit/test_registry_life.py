@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fastlog import registry as registry_module
+from fastlog.coordination import outage
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import CoordinationError
 from fastlog.registry import Registration, Registry, Standing
@@ -246,21 +247,6 @@ def test_another_broker_is_waited_for_as_long_as_a_dead_one_would_stay(
         assert registry._has_waited_for(other)
 
 
-def test_a_server_that_stays_away_is_given_up_after_two_time_outs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, registry, now = still_registry(tmp_path)
-    monkeypatch.setattr(registry_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    for _ in range(2):
-        registry._blocked_since = now[0]
-        assert not registry._has_been_away_for_good()
-        assert registry._blocked_since is None, "who holds the id is waited for anew"
-        now[0] += 1.875
-        assert not registry._has_been_away_for_good()
-        now[0] += 0.125
-        assert registry._has_been_away_for_good()
-
-
 def test_the_id_is_looked_at_each_second_and_when_the_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,9 +286,28 @@ class Steps(threading.Event):
         return False
 
 
+def test_a_server_that_stays_away_is_given_up_after_two_time_outs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, registry, now = still_registry(tmp_path)
+    for module in (registry_module, outage):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def turn(seconds: float, *, is_blocked: bool = False) -> None:
+        now[0] += seconds
+        made.tree.is_silent = True
+        registry._blocked_since = now[0] if is_blocked else registry._blocked_since
+
+    registry._flag = flag = Steps(lambda: turn(0.0, is_blocked=True), lambda: turn(1.875), lambda: turn(0.125))
+    registry._serve(made.tree.open())
+    assert not flag.left, "it was given up too early"
+    assert registry._blocked_since is None, "who holds the id is waited for anew"
+
+
 def test_the_time_without_a_server_begins_anew_with_each_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, registry, now = still_registry(tmp_path)
-    monkeypatch.setattr(registry_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in (registry_module, outage):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def turn(seconds: float, is_silent: bool) -> None:
         now[0] += seconds
