@@ -254,7 +254,7 @@ class Registration:
             return False
 
 
-class Standing(NamedTuple):
+class RegistrationStatus(NamedTuple):
     """How the broker stands with ZooKeeper, as far as its registry knows."""
 
     session: str
@@ -323,17 +323,17 @@ class Registry:
         """Wait until they have. When ZooKeeper does not answer they vanish with the session's time-out."""
         self._thread.join(max(0.0, seconds))
 
-    def standing(self) -> Standing:
+    def status(self) -> RegistrationStatus:
         """What is known at this moment; for any thread, waits for nothing."""
         session, table = self._session, self._table
         if session is None or table is None or session.is_lost:
-            return Standing("none", self._problem, {})
+            return RegistrationStatus("none", self._problem, {})
         announced = dict(table.announced)
         if not session.is_connected:
-            return Standing("away", self._problem, announced)
+            return RegistrationStatus("away", self._problem, announced)
         if self._blocked_since is not None:
-            return Standing("waiting", self._problem, announced)
-        return Standing("registered" if self._holds else "registering", self._problem, announced)
+            return RegistrationStatus("waiting", self._problem, announced)
+        return RegistrationStatus("registered" if self._holds else "registering", self._problem, announced)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 

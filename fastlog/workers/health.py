@@ -19,7 +19,7 @@ from fastlog.workers import child, stalls
 from fastlog.workers.disk_probe import DiskProbe
 
 if TYPE_CHECKING:
-    from fastlog.registry import Standing
+    from fastlog.registry import RegistrationStatus
 
 SILENT_SECONDS = 20 * child.HEARTBEAT_MS / 1000
 """Twenty turns of a loop. Less than what the supervisor allows before it replaces a process, which is the remedy."""
@@ -41,14 +41,14 @@ class Health:
     def __init__(
         self,
         shared: child.Shared,
-        standing: Callable[[], Standing] | None = None,
+        registration: Callable[[], RegistrationStatus] | None = None,
         disks: DiskProbe | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """``standing`` tells how the broker stands with ZooKeeper; None: it registers nowhere."""
+        """``registration`` tells how the broker stands with ZooKeeper; None: it registers nowhere."""
         self._shared = shared
         self._arena = shared.arena
-        self._standing = standing
+        self._registration = registration
         self._disks = disks or DiskProbe(shared.arena.log_dirs)
         self._now_ns = now_ns
         self._manager = LogManager(shared.config, shared.arena, FileOps())
@@ -131,40 +131,40 @@ class Health:
 
     # -- ZooKeeper -----------------------------------------------------------------------------------------------------
 
-    def unannounced(self, standing: Standing) -> list[str]:
+    def unannounced(self, registration: RegistrationStatus) -> list[str]:
         """The topics that ZooKeeper does not show as they are.
 
         Source: hole Z-10 of Kafka 0.7.2, where a topic whose registration failed once stayed hidden until a restart.
         """
-        shown = standing.announced
+        shown = registration.announced
         return [
             name for name in self._manager.topics_of_kafka07() if shown.get(name) != self._manager.partition_count(name)
         ]
 
     def _zookeeper_problems(self) -> list[str]:
-        if self._standing is None:
+        if self._registration is None:
             return []
         # before the topics: one that is made in between is named, and not missed
-        standing = self._standing()
-        missing = self.unannounced(standing)
+        registration = self._registration()
+        missing = self.unannounced(registration)
         found = []
-        if standing.session != "registered":
-            found.append(f"zookeeper: {_SESSIONS[standing.session]}{_because(standing.problem)}")
-        elif standing.problem:
-            found.append(f"zookeeper: the last try failed{_because(standing.problem)}")
+        if registration.session != "registered":
+            found.append(f"zookeeper: {_SESSIONS[registration.session]}{_because(registration.problem)}")
+        elif registration.problem:
+            found.append(f"zookeeper: the last try failed{_because(registration.problem)}")
         lines = (f"zookeeper: topic {topic!r} is not shown yet" for topic in missing)
         return [*found, *_bounded(lines, len(missing), "topics that are not shown yet")]
 
     def _zookeeper(self) -> dict[str, Any] | None:
-        if self._standing is None:
+        if self._registration is None:
             return None
-        standing = self._standing()
-        missing = self.unannounced(standing)
+        registration = self._registration()
+        missing = self.unannounced(registration)
         return {
             "connect": self._shared.config.zookeeper,
-            "session": standing.session,
-            "problem": standing.problem,
-            "topics_announced": len(standing.announced),
+            "session": registration.session,
+            "problem": registration.problem,
+            "topics_announced": len(registration.announced),
             "topics_not_announced": {"count": len(missing), "first": missing[:MOST_NAMED]},
         }
 

@@ -24,7 +24,7 @@ from fastlog.workers.metric_tables import COUNTED, OF_PARTITION, ZOOKEEPER, appe
 from fastlog.workers.request_metrics import request_families
 
 if TYPE_CHECKING:
-    from fastlog.registry import Standing
+    from fastlog.registry import RegistrationStatus
     from fastlog.workers.health import Health
 
 SESSIONS = ("registered", "registering", "waiting", "away", "none")
@@ -40,14 +40,14 @@ class Metrics:
         self,
         shared: child.Shared,
         health: Health,
-        standing: Callable[[], Standing] | None = None,
+        registration: Callable[[], RegistrationStatus] | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """``standing`` tells how the broker stands with ZooKeeper; None: it registers nowhere."""
+        """``registration`` tells how the broker stands with ZooKeeper; None: it registers nowhere."""
         self._shared = shared
         self._arena = shared.arena
         self._health = health
-        self._standing = standing
+        self._registration = registration
         self._now_ns = now_ns
         # once: clocks are set, and a time that wavers would look like a restart
         self._started = round(time.time() - (now_ns() - shared.started_ns) / 1e9, 3)
@@ -71,8 +71,8 @@ class Metrics:
         yield from request_families(total, self._arena, self._health.processes)
         yield from self._flushes(views, by_process[FLUSHER])
         yield from self._processes()
-        if self._standing is not None:
-            yield from self._zookeeper(self._standing(), by_process[KEEPER])
+        if self._registration is not None:
+            yield from self._zookeeper(self._registration(), by_process[KEEPER])
 
     def _views(self) -> list[SlotView]:
         """Each partition once, also one that is being recovered: in two slots for a moment, of which one is alive."""
@@ -104,7 +104,7 @@ class Metrics:
             "Partitions of this broker that are offline.",
             offline,
         )
-        if self._standing is None:
+        if self._registration is None:
             # of brokers that share a ZooKeeper none is a controller, and dashboards want exactly one
             text = "1: without a ZooKeeper a broker controls itself. Not there with one."
             yield _gauge("kafka_controller_kafkacontroller_activecontrollercount", text, 1)
@@ -251,15 +251,15 @@ class Metrics:
             "counter",
         )
 
-    def _zookeeper(self, standing: Standing, counted: Mapping[str, int]) -> Iterator[Family]:
+    def _zookeeper(self, registration: RegistrationStatus, counted: Mapping[str, int]) -> Iterator[Family]:
         yield Family(
             "fastlog_zookeeper_session",
             "gauge",
             "1 for how the broker stands with ZooKeeper, 0 for the others.",
-            [Sample(labels(state=state), int(state == standing.session)) for state in SESSIONS],
+            [Sample(labels(state=state), int(state == registration.session)) for state in SESSIONS],
         )
-        missing = len(self._health.unannounced(standing))
-        yield _gauge("fastlog_zookeeper_topics_announced", "Topics that ZooKeeper shows.", len(standing.announced))
+        missing = len(self._health.unannounced(registration))
+        yield _gauge("fastlog_zookeeper_topics_announced", "Topics that ZooKeeper shows.", len(registration.announced))
         yield _gauge(
             "fastlog_zookeeper_topics_not_announced", "Topics that ZooKeeper does not show as they are.", missing
         )

@@ -31,11 +31,11 @@ METHODS = ("GET", "HEAD")
 
 def start(shared: child.Shared, monitor: child.MonitorSocket, registry: Registry | None) -> None:
     """Answer from now on, in a thread that ends with the process."""
-    standing = registry.standing if registry is not None else None
-    health = Health(shared, standing)
+    registration = registry.status if registry is not None else None
+    health = Health(shared, registration)
     listener = socket.socket(fileno=os.dup(monitor.fd))
     listener.setblocking(False)
-    server = HttpServer(listener, Pages(health, Metrics(shared, health, standing), monitor.token).answer)
+    server = HttpServer(listener, Pages(health, Metrics(shared, health, registration), monitor.token).answer)
     threading.Thread(target=server.run, name="fastlog-monitor", daemon=True).start()
 
 

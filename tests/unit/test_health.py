@@ -23,7 +23,7 @@ from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import ACCEPTOR, COORDINATOR, FIRST_PROCESSOR, FLUSHER, KEEPER, SUPERVISOR
 from fastlog.log.manager import LogManager
 from fastlog.log.slots import SlotSpec
-from fastlog.registry import Standing
+from fastlog.registry import RegistrationStatus
 from fastlog.supervisor import Supervisor
 from fastlog.tools.broker_command import make_config
 from fastlog.workers import disk_probe, health
@@ -55,7 +55,7 @@ class Disks(DiskProbe):
 class Inside:
     """The arena of a broker with two processors, in which every loop has just turned, and its health."""
 
-    def __init__(self, directory: Path, standing: Standing | None = None, **settings: Any) -> None:
+    def __init__(self, directory: Path, registration: RegistrationStatus | None = None, **settings: Any) -> None:
         self.config = BrokerConfig(log_dirs=(str(directory),), processors=2, **settings)
         self.arena = Arena([str(directory)], FIRST_PROCESSOR + 2, 64, 16)
         self.now_ns = time.monotonic_ns()
@@ -76,9 +76,9 @@ class Inside:
         for number in EVERYBODY:
             self.arena.clear_cell(number, 100 + number, self.now_ns)
         self.manager = LogManager(self.config, self.arena)
-        self.standing = standing
+        self.registration = registration
         self.disks = Disks()
-        source = None if standing is None else lambda: self.standing or standing
+        source = None if registration is None else lambda: self.registration or registration
         self.health = Health(self.shared, source, self.disks, lambda: self.now_ns)
         self.metrics = Metrics(self.shared, self.health, source, lambda: self.now_ns)
         self.pages = Pages(self.health, self.metrics)
@@ -116,8 +116,8 @@ def test_a_stop_is_said_before_the_mirror_takes_its_time(inside: Inside, monkeyp
         os.close(fd)
 
 
-def registered(problem: str = "", session: str = "registered", **topics: int) -> Standing:
-    return Standing(session, problem, topics)
+def registered(problem: str = "", session: str = "registered", **topics: int) -> RegistrationStatus:
+    return RegistrationStatus(session, problem, topics)
 
 
 def test_a_broker_that_is_well(inside: Inside) -> None:
@@ -191,11 +191,11 @@ def test_topics_that_zookeeper_does_not_show_are_named(tmp_path: Path) -> None:
     names = ["zookeeper: topic 'a' is not shown yet", "zookeeper: topic 'b' is not shown yet"]
     assert inside.get("/ready")[1].splitlines() == names
     assert inside.health.report()["zookeeper"]["topics_not_announced"] == {"count": 2, "first": ["a", "b"]}
-    inside.standing = registered(a=1, b=1)
+    inside.registration = registered(a=1, b=1)
     assert inside.get("/ready")[1].splitlines() == names[1:]
-    inside.standing = registered("refused", a=1)
+    inside.registration = registered("refused", a=1)
     assert inside.get("/ready")[1].splitlines() == ["zookeeper: the last try failed: refused", *names[1:]]
-    inside.standing = registered(a=1, b=2)
+    inside.registration = registered(a=1, b=2)
     assert inside.get("/ready") == (200, "ready\n")
 
 

@@ -18,7 +18,7 @@ from fastlog.errors import CoordinationError
 from fastlog.log._arena import Arena
 from fastlog.log._shared_memory import FIRST_PROCESSOR, KEEPER
 from fastlog.log.manager import LogManager
-from fastlog.registry import Registration, Registry, Standing
+from fastlog.registry import Registration, RegistrationStatus, Registry
 from fastlog.workers import child, keeper
 from fastlog.workers.child import Listener, Shared
 from fastlog.zkpaths import BrokerRegistration
@@ -323,29 +323,29 @@ def test_it_says_at_any_time_what_is_shown(running: Running) -> None:
     registry = running.registry
     running.manager.create_partition("logs", 0)
     running.failures = 10**6
-    assert registry.standing() == Standing("none", "", {})
+    assert registry.status() == RegistrationStatus("none", "", {})
     registry.start()
-    wait_until("it says why", lambda: registry.standing() == Standing("none", "nobody answers", {}))
+    wait_until("it says why", lambda: registry.status() == RegistrationStatus("none", "nobody answers", {}))
     running.failures = 0
-    wait_until("it is registered", lambda: registry.standing() == Standing("registered", "", {"logs": 1}))
+    wait_until("it is registered", lambda: registry.status() == RegistrationStatus("registered", "", {"logs": 1}))
 
     running.tree.refused.add("/brokers/topics/clicks/7")
     for topic in ("clicks", "views"):
         running.manager.create_partition(topic, 0)
     registry.look()
-    refusal = Standing("registered", "the fake refuses /brokers/topics/clicks/7", {"logs": 1, "views": 1})
-    wait_until("one is refused", lambda: registry.standing() == refusal)
+    refusal = RegistrationStatus("registered", "the fake refuses /brokers/topics/clicks/7", {"logs": 1, "views": 1})
+    wait_until("one is refused", lambda: registry.status() == refusal)
     running.tree.refused.clear()
     everything = {"logs": 1, "views": 1, "clicks": 1}
-    wait_until("all are shown", lambda: registry.standing() == Standing("registered", "", everything))
+    wait_until("all are shown", lambda: registry.status() == RegistrationStatus("registered", "", everything))
 
     running.tree.refused.add("/brokers/topics/clicks/7")
     running.tree.remove("/brokers/topics/clicks/7")
-    wait_until("one is shown no more", lambda: registry.standing() == refusal)
+    wait_until("one is shown no more", lambda: registry.status() == refusal)
     running.failures = 10**6
     running.tree.expire(running.sessions[-1].id)
-    wait_until("nothing is shown any more", lambda: registry.standing().session == "none")
-    assert registry.standing().announced == {}
+    wait_until("nothing is shown any more", lambda: registry.status().session == "none")
+    assert registry.status().announced == {}
 
 
 def test_a_new_partition_is_announced_and_a_stop_takes_everything_away(running: Running) -> None:
@@ -420,11 +420,11 @@ def test_another_broker_that_goes_in_time_is_waited_for(tmp_path: Path) -> None:
     running.registry.start()
     try:
         wait_until("it looked", lambda: ("get", ID) in {call[1:] for call in running.tree.calls})
-        wait_until("it says so", lambda: running.registry.standing().session == "waiting")
-        assert "you:9093" in running.registry.standing().problem
+        wait_until("it says so", lambda: running.registry.status().session == "waiting")
+        assert "you:9093" in running.registry.status().problem
         running.tree.remove(ID)
         wait_until("it took the id", lambda: values(running.tree) == {ID: VALUE.encode()})
-        wait_until("it says so", lambda: running.registry.standing() == Standing("registered", "", {}))
+        wait_until("it says so", lambda: running.registry.status() == RegistrationStatus("registered", "", {}))
         assert not running.registry.may_not_run
     finally:
         running.registry.stop()

@@ -17,14 +17,14 @@ from fastlog import registry as registry_module
 from fastlog.coordination import outage
 from fastlog.coordination.session import SessionLostError
 from fastlog.errors import CoordinationError
-from fastlog.registry import Registration, Registry, Standing
+from fastlog.registry import Registration, RegistrationStatus, Registry
 from fastlog.zkpaths import BrokerRegistration, encode_holdings
 from tests.harness.broker import wait_until
 from tests.harness.fake_session import FakeSession, FakeZooKeeper
 from tests.unit.test_registry import FORMER, ID, OTHER, STRANGER, VALUE, WORD, Running, node, values
 
 ONE, TWO = "/brokers/topics/one/7", "/brokers/topics/two/7"
-REGISTERED = Standing("registered", "", {"one": 1})
+REGISTERED = RegistrationStatus("registered", "", {"one": 1})
 MOST_CALLS = 60
 
 
@@ -198,13 +198,13 @@ def test_after_any_one_failure_the_thread_registers_again(
         made.manager.create_partition("one", 0)
         failing = Failing(made.tree, number, way)
         made.registry.start()
-        wait_until("it is shown", lambda m=made: m.registry.standing() == REGISTERED)  # type: ignore[misc]
+        wait_until("it is shown", lambda m=made: m.registry.status() == REGISTERED)  # type: ignore[misc]
         assert values(made.tree) == {ID: b"me-5:me:9092", ONE: b"1"}
         assert len(made.sessions) == (2 if failing.happened and way == "the session ends" else 1)
         made.registry.stop()
         made.registry.wait_stopped(30)
         assert values(made.tree) == {}
-        assert made.registry.standing().session == "none"
+        assert made.registry.status().session == "none"
         if not failing.happened:
             assert number > 4
             return
@@ -335,7 +335,7 @@ def test_pauses_begin_anew_once_all_is_shown(tmp_path: Path, monkeypatch: pytest
             registry._stopping.set()
 
     def refuse_the_next_look() -> None:
-        assert registry.standing().problem == ""
+        assert registry.status().problem == ""
         now[0] += registry_module.AUDIT_SECONDS
         made.tree.refused.add(ID)
 
@@ -371,9 +371,9 @@ def test_a_session_that_fails_to_open_is_tried_again_whatever_it_raised(running:
 
     running.registry._open = opens  # type: ignore[assignment]
     running.registry.start()
-    wait_until("it is registered", lambda: running.registry.standing().session == "registered")
+    wait_until("it is registered", lambda: running.registry.status().session == "registered")
     assert running.arena.counters(registry_module.KEEPER)["zookeeper_failures"] == 1
-    assert running.registry.standing().problem == ""
+    assert running.registry.status().problem == ""
 
 
 def test_a_registration_that_makes_no_sense_is_somebody_elses() -> None:
