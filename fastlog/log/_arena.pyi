@@ -88,7 +88,7 @@ class Arena(SharedMemory):
         """Say that nobody is in the place of ``process`` (the supervisor, before it starts somebody there)."""
 
     def want_deletion(self) -> None:
-        """Have the keeper look for wishes that a topic be deleted."""
+        """Have the keeper look for deletion markers."""
 
     def want_start(self, index: int, offset: int) -> None:
         """Let a partition begin at an offset that is visible, for readers at once.

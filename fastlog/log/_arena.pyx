@@ -359,7 +359,7 @@ cdef class Arena(SharedMemory):
         fl_store(&fl_cell_at(self.header, process).seen, FL_SEEN_ALL)
 
     def want_deletion(self):
-        """Have the keeper look for wishes that a topic be deleted."""
+        """Have the keeper look for deletion markers."""
         fl_add(&self.header.deletions_wanted, 1)
         fl_wake(self.header, self.eventfds, FL_KEEPER)
 

@@ -1,11 +1,12 @@
 """Deleting a topic: what stands in the log directories meanwhile, so that it goes as a whole or not at all.
 
-    .fastlog-deleting-<32 hexadecimal digits>         an empty file: the topic whose name has this digest is to go
+    .fastlog-deleting-<32 hexadecimal digits>         the marker, an empty file: the topic with this digest of its
+                                                      name is to go
     <topic>-<partition>.<32 hexadecimal digits>-delete  a partition that has gone, and whose files are to be removed
 
-The order: the request, durable → no process looks at the topic's partitions any more → each directory gets its other
-name, durable → the request goes, durable → the topic's name is free, the client is answered → the files are removed. A
-start that finds a request does the same before it looks for partitions; so what was answered is gone, and what was not
+The order: the marker, durable → no process looks at the topic's partitions any more → each directory gets its other
+name, durable → the marker goes, durable → the topic's name is free, the client is answered → the files are removed. A
+start that finds a marker does the same before it looks for partitions; so what was answered is gone, and what was not
 is whole or gone. An empty file needs no room for data, so that a full disk can be made empty.
 """
 
@@ -23,45 +24,45 @@ from fastlog.log import _files
 from fastlog.log.files import FileOps
 from fastlog.segment_files import split_directory_name
 
-WISH_PREFIX = ".fastlog-deleting-"
+MARKER_PREFIX = ".fastlog-deleting-"
 MAX_NAME_BYTES = 255
 
-_WISH = re.compile(re.escape(WISH_PREFIX) + r"[0-9a-f]{32}", re.ASCII)
+_MARKER = re.compile(re.escape(MARKER_PREFIX) + r"[0-9a-f]{32}", re.ASCII)
 _PUT_AWAY = re.compile(r".+\.[0-9a-f]{32}-delete", re.ASCII | re.DOTALL)
 
 
-def wish_name(topic: str) -> str:
-    """The name of the file that wishes a topic deleted; a digest, because a topic's name may fill a file's."""
-    return WISH_PREFIX + hashlib.sha256(topic.encode()).hexdigest()[:32]
+def marker_name(topic: str) -> str:
+    """The name of the file that marks a topic as to be deleted; a digest, because a topic's name may fill a file's."""
+    return MARKER_PREFIX + hashlib.sha256(topic.encode()).hexdigest()[:32]
 
 
 def is_deletions_own(name: str) -> bool:
     """Whether a name in a log directory is one of those that stand there while a topic is being deleted."""
-    return _WISH.fullmatch(name) is not None or _PUT_AWAY.fullmatch(name) is not None
+    return _MARKER.fullmatch(name) is not None or _PUT_AWAY.fullmatch(name) is not None
 
 
-def leave_wish(topic: str, directories: Iterable[Path], files: FileOps) -> None:
-    """Wish a topic deleted, durably, in each of the log directories that have a partition of it.
+def leave_marker(topic: str, directories: Iterable[Path], files: FileOps) -> None:
+    """Mark a topic as to be deleted, durably, in each of the log directories that have a partition of it.
 
     Raises:
         OSError: in one of them it cannot be. In others it may stand already: then the topic goes all the same.
     """
     for directory in directories:
-        with files.open(directory / wish_name(topic), os.O_WRONLY | os.O_CREAT):
+        with files.open(directory / marker_name(topic), os.O_WRONLY | os.O_CREAT):
             pass
         files.fsync_dir(directory)
     _files.reach("delete.wanted")
 
 
-def is_wished(topic: str, directories: Iterable[Path]) -> bool:
-    """Whether a wish that a topic be deleted stands in any of the log directories."""
-    return any((directory / wish_name(topic)).exists() for directory in directories)
+def is_marked(topic: str, directories: Iterable[Path]) -> bool:
+    """Whether the topic's marker stands in any of the log directories."""
+    return any((directory / marker_name(topic)).exists() for directory in directories)
 
 
-def find_wishes(directories: Iterable[Path], files: FileOps) -> set[str]:
-    """The names of the wishes that stand in any of the log directories, durable from now on.
+def find_markers(directories: Iterable[Path], files: FileOps) -> set[str]:
+    """The names of the markers that stand in any of the log directories, durable from now on.
 
-    Whoever left one may have been killed before it was: if a power loss took it away while it is being fulfilled, half
+    Whoever left one may have been killed before it was: if a power loss took it away while the topic goes, half
     of a topic would come back.
 
     Raises:
@@ -69,17 +70,17 @@ def find_wishes(directories: Iterable[Path], files: FileOps) -> set[str]:
     """
     found = set()
     for directory in directories:
-        here = {item.name for item in files.listdir(directory) if _WISH.fullmatch(item.name)}
+        here = {item.name for item in files.listdir(directory) if _MARKER.fullmatch(item.name)}
         if here:
             files.fsync_dir(directory)
         found |= here
     return found
 
 
-def withdraw(wishes: Collection[str], directories: Iterable[Path], files: FileOps) -> None:
-    """Remove wishes that came true, durably."""
+def withdraw(markers: Collection[str], directories: Iterable[Path], files: FileOps) -> None:
+    """Remove markers of topics that are gone, durably."""
     for directory in directories:
-        here = [directory / name for name in wishes if (directory / name).exists()]
+        here = [directory / name for name in markers if (directory / name).exists()]
         for path in here:
             files.unlink(path)
         if here:
@@ -98,9 +99,9 @@ def put_away(directory: Path, files: FileOps) -> None:
 
 
 def put_away_topics(
-    wishes: Collection[str], directories: Iterable[Path], files: FileOps, turn: Callable[[], object] = lambda: None
+    markers: Collection[str], directories: Iterable[Path], files: FileOps, turn: Callable[[], object] = lambda: None
 ) -> set[str]:
-    """Put away all that lies in the log directories of topics that are wished gone, durably; the topics it was of.
+    """Put away all that lies in the log directories of topics that are marked, durably; the topics it was of.
 
     Also what the broker does not serve, such as a directory whose creation was stopped half-way: the next start would
     take it for a partition. ``turn`` is called before each.
@@ -112,7 +113,7 @@ def put_away_topics(
     for directory in directories:
         for item in files.listdir(directory):
             name = split_directory_name(item.name)
-            if name is None or wish_name(name[0]) not in wishes or not _is_directory_or_link(item):
+            if name is None or marker_name(name[0]) not in markers or not _is_directory_or_link(item):
                 continue
             turn()
             put_away(directory / item.name, files)
@@ -122,16 +123,16 @@ def put_away_topics(
 
 
 def put_away_wanted(directories: Sequence[Path], files: FileOps) -> list[str]:
-    """At the start, before partitions are looked for: let every wish come true. The topics that went.
+    """At the start, before partitions are looked for: delete every topic that is marked. Those that went.
 
     Raises:
-        OSError: a log directory cannot be read or changed. What is wished stays wished.
+        OSError: a log directory cannot be read or changed. The markers stay.
     """
-    wishes = find_wishes(directories, files)
-    if not wishes:
+    markers = find_markers(directories, files)
+    if not markers:
         return []
-    gone = put_away_topics(wishes, directories, files)
-    withdraw(wishes, directories, files)
+    gone = put_away_topics(markers, directories, files)
+    withdraw(markers, directories, files)
     return sorted(gone)
 
 

@@ -181,7 +181,7 @@ class LogManager:
         """Let go what was being deleted when the broker ended; a line when that cannot be done now."""
         try:
             for topic in put_away_wanted(self._directories, self._files):
-                log.info("deleted topic=%r, as was wished before the start", topic)
+                log.info("deleted topic=%r, as was asked for before the start", topic)
         except OSError as error:
             return [f"a topic that is to be deleted is still there path={error.filename}: {error.strerror}"]
         return []

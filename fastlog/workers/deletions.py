@@ -1,4 +1,4 @@
-"""The keeper's part of deleting topics: from a wish in a log directory until the last file has gone.
+"""The keeper's part of deleting topics: from a marker in a log directory until the last file has gone.
 
 Nobody waits for it but who asked. Every step can be done twice, so that the next keeper, or the next start, goes on
 where this one was killed: what is done stands in the arena (whose life has ended) and in the log directories (see
@@ -43,7 +43,7 @@ class Deletions:
         self._starts = starts
         self._directories = [Path(path) for path in arena.log_dirs]
         self._wanted_seen = -1
-        self._wishes: set[str] = set()
+        self._markers: set[str] = set()
         self._to_remove: list[Path] | None = None  # None: not looked yet
         self._not_before = self._remove_not_before = 0.0
         self._took_over = False
@@ -55,12 +55,12 @@ class Deletions:
             return self._not_before - now
         try:
             self._take_over()
-            self._read_wishes()
-            if self._wishes:
+            self._read_markers()
+            if self._markers:
                 self._end_lives()
-            if self._wishes or self._arena.leaving():
+            if self._markers or self._arena.leaving():
                 self._put_away()
-            if self._wishes or self._arena.leaving():
+            if self._markers or self._arena.leaving():
                 return TURN_SECONDS
         except OSError as error:
             line = "a topic cannot be deleted now path=%s reason=%s: tried again"
@@ -87,15 +87,15 @@ class Deletions:
                 self._arena.create_unlock()
             self._took_over = True
 
-    def _read_wishes(self) -> None:
+    def _read_markers(self) -> None:
         wanted = self._arena.deletions_wanted
         if wanted != self._wanted_seen:
-            self._wishes = deletion.find_wishes(self._directories, self._files)
+            self._markers = deletion.find_markers(self._directories, self._files)
             self._wanted_seen = wanted
 
     def _end_lives(self) -> None:
         """Let no partition of a topic that is to go be found or appended to any more, where the locks are free."""
-        going = [view for view in self._arena.views() if deletion.wish_name(view.topic) in self._wishes]
+        going = [view for view in self._arena.views() if deletion.marker_name(view.topic) in self._markers]
         if not going:
             return
         if not self._arena.create_lock():
@@ -114,32 +114,32 @@ class Deletions:
         done = []
         for topic, group in itertools.groupby(gone, key=lambda row: row.topic):
             rows = list(group)
-            if deletion.wish_name(topic) not in self._wishes:
+            if deletion.marker_name(topic) not in self._markers:
                 rows = [row for row in rows if self._arena.is_past(row.index)]  # it is alive elsewhere, or was put away
             elif topic in alive or not all(self._arena.is_past(row.index) for row in rows):
                 continue
             if rows:
                 done.append((topic, rows))
-        idle = self._wishes - {deletion.wish_name(topic) for topic in alive.union(row.topic for row in gone)}
+        idle = self._markers - {deletion.marker_name(topic) for topic in alive.union(row.topic for row in gone)}
         if idle:  # of what a former keeper finished, or of two that came for one topic
             deletion.withdraw(idle, self._directories, self._files)
-            self._wishes -= idle
+            self._markers -= idle
             self._arena.wake_creators()
         for topic, rows in done:
-            if deletion.wish_name(topic) in self._wishes:
+            if deletion.marker_name(topic) in self._markers:
                 self._fulfil(topic, rows)
             if not self._free(rows):
                 return
 
     def _fulfil(self, topic: str, rows: list[Leaving]) -> None:
         _files.reach("delete.past")
-        wish = deletion.wish_name(topic)
+        marker = deletion.marker_name(topic)
         self._to_remove = None  # it is looked for what there is then
-        deletion.put_away_topics([wish], self._directories, self._files, lambda: self._arena.beat(KEEPER))
+        deletion.put_away_topics([marker], self._directories, self._files, lambda: self._arena.beat(KEEPER))
         self._starts.forget(topic)
         _files.reach("delete.done")
-        deletion.withdraw([wish], self._directories, self._files)
-        self._wishes.discard(wish)
+        deletion.withdraw([marker], self._directories, self._files)
+        self._markers.discard(marker)
         _files.reach("delete.settled")
         log.info("deleted topic=%r partitions=%d", topic, len(rows))
 

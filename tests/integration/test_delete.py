@@ -125,7 +125,7 @@ def test_slots_are_used_again(tmp_path: Path) -> None:
 # -- while others stand still or die -----------------------------------------------------------------------------------
 
 
-def wished(broker: Broker) -> bool:
+def marked(broker: Broker) -> bool:
     return any(name.startswith(".fastlog-deleting") for name in left(broker))
 
 
@@ -144,7 +144,7 @@ def test_it_waits_for_a_process_that_stands_still(role: str, broker: Broker) -> 
         try:
             asking = next(one for one in (client, other) if serves(one))
             ask(asking, "t")
-            wait_until("it is wished", lambda: wished(broker))
+            wait_until("it is marked", lambda: marked(broker))
             time.sleep(0.3)
             assert is_silent(asking)
             assert "t-0" in left(broker)
@@ -178,7 +178,7 @@ def test_it_goes_on_after_a_process_that_died(role: str, broker: Broker) -> None
                 broker.resume(role)
                 return
             ask(asking, "t")
-            wait_until("it is wished", lambda: wished(broker))
+            wait_until("it is marked", lambda: marked(broker))
             broker.kill(role)
             broker.wait_replaced(role, pid)
             assert asking.recv_own()[1].error == 0
@@ -222,7 +222,7 @@ def test_a_deletion_that_a_stop_interrupts_is_finished_by_the_next_start(tmp_pat
             assert client.produce_ack(topic, 0, ONE, raw.FLUSHED).error == 0
         broker.pause("keeper")
         ask(client, "t")
-        wait_until("it is wished", lambda: wished(broker))
+        wait_until("it is marked", lambda: marked(broker))
         assert broker.process is not None
         broker.process.terminate()  # Broker.stop lets go on what stands still
         time.sleep(0.2)

@@ -17,15 +17,15 @@ from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.log.deletion import (
+    find_markers,
     find_put_away,
-    find_wishes,
     is_deletions_own,
-    is_wished,
-    leave_wish,
+    is_marked,
+    leave_marker,
+    marker_name,
     put_away,
     put_away_wanted,
     remove_put_away,
-    wish_name,
 )
 from fastlog.log.discovery import scan_log_dirs
 from fastlog.log.files import FileOps
@@ -64,8 +64,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- all goes well -----------------------------------------------------------------------------------------------------
 
 
-def test_a_wish_comes_true(site: Site) -> None:
-    site.wish()
+def test_a_marked_topic_goes(site: Site) -> None:
+    site.mark()
     site.run()
     site.expect_gone()
 
@@ -81,15 +81,15 @@ def test_who_asks_is_answered_once_it_is_gone(site: Site) -> None:
     gone = responses.encode_delete_topic(responses.DeleteTopicAnswer(7, 0, COUNT))
     site.look()
     assert [ask(1), ask(2)] == [False, False]
-    assert [is_wished("t", [place]) for place in site.roots] == [True, True]
+    assert [is_marked("t", [place]) for place in site.roots] == [True, True]
     keeper, waited = site.keeper(), 0
     while keeper.turn() is not None:
-        if is_wished("t", site.roots) or site.arena.leaving():
+        if is_marked("t", site.roots) or site.arena.leaving():
             assert ask(1) is False
             waited += 1
         site.look()
     assert waited
-    site.wish()  # of a third one, which is for what comes after
+    site.mark()  # of a third one, which is for what comes after
     assert ask(1) is False
     while keeper.turn() is not None:
         site.look()
@@ -116,20 +116,20 @@ def test_split_points_of_a_topic_that_was_made_anew(site: Site) -> None:
 
     slot = manager.create_partition("new", 0)
     assert points(raw_format.entry(bytes(99_990)), 150_000) == [200_000, 300_000, 400_000]
-    site.wish("new")
+    site.mark("new")
     site.run()
     assert manager.create_partition("new", 0) == slot
     assert points(raw_format.entry(bytes(69_990)), 205_000) == [210_000, 280_000]
 
 
-def test_a_wish_that_is_left_in_part_comes_true_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_marked_in_part_goes_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asked hears of the failure, and does not meet the half of it later."""
 
     def leave_one(topic: str, directories: list[Path], files: FileOps) -> None:
-        leave_wish(topic, directories[:1], files)
+        leave_marker(topic, directories[:1], files)
         raise OSError(errno.EIO, "not the other one")
 
-    monkeypatch.setattr("fastlog.workers.kafka07.answers.leave_wish", leave_one)
+    monkeypatch.setattr("fastlog.workers.kafka07.answers.leave_marker", leave_one)
     keeper = site.keeper()
     while keeper.turn() is not None:
         site.look()
@@ -142,8 +142,8 @@ def test_a_wish_that_is_left_in_part_comes_true_at_once(site: Site, monkeypatch:
 
 
 def test_two_go_at_once(site: Site) -> None:
-    site.wish("t")
-    site.wish("u")
+    site.mark("t")
+    site.mark("u")
     site.run()
     assert site.names() == ["t-0-0"]
     assert site.arena.room == SLOTS - 1
@@ -152,16 +152,16 @@ def test_two_go_at_once(site: Site) -> None:
 def test_one_goes_after_the_other_by_one_keeper(site: Site) -> None:
     keeper = site.keeper()
     for topic in ("t", "u"):
-        site.wish(topic)
+        site.mark(topic)
         while keeper.turn() is not None:
             site.look()
     assert site.names() == ["t-0-0"]
 
 
 def test_nothing_is_renamed_while_somebody_looks(site: Site) -> None:
-    """The names of directories stay, and the wish; others are served."""
+    """The names of directories stay, and the marker; others are served."""
     site.look()
-    site.wish()
+    site.mark()
     keeper = site.keeper()
     before = site.names()
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_it_waits_for_who_creates(site: Site) -> None:
     keeper = site.keeper()
     manager = LogManager(site.config, site.arena, logs.QuickFiles())
     with stopped_at("create.segment", lambda: manager.create_partition("t", COUNT, count=COUNT + 1)) as creator:
-        site.wish()
+        site.mark()
         assert keeper.turn() == deletions.TURN_SECONDS
         assert len(site.arena.views()) == COUNT + 3
         creator.go_on()
@@ -197,12 +197,12 @@ def test_it_waits_for_who_appends(site: Site) -> None:
     writer = Appender(site.arena, SegmentFiles(site.arena, 4), FIRST_PROCESSOR)
     before = site.names()
     with stopped_at("append.after_lock", lambda: append_bytes(writer, slot.index, NEW, 1)) as late:
-        site.wish()
+        site.mark()
         for _ in range(3):
             assert keeper.turn() == deletions.TURN_SECONDS
             site.look()
         assert [view.partition for view in site.arena.views() if view.topic == "t"] == [1]
-        assert set(site.names()) - set(before) == {wish_name("t")}
+        assert set(site.names()) - set(before) == {marker_name("t")}
         late.go_on()
     while keeper.turn() is not None:
         site.look()
@@ -228,7 +228,7 @@ def test_a_partition_out_of_service_goes_too(memory: Path) -> None:
         )
     )
     site.arena.create_unlock()
-    site.wish()
+    site.mark()
     site.run()
     site.expect_gone()
 
@@ -236,28 +236,28 @@ def test_a_partition_out_of_service_goes_too(memory: Path) -> None:
 def test_what_a_creation_left_half_made_goes_too(site: Site) -> None:
     """The next start would take it for a partition of a topic that was deleted."""
     (site.roots[1] / f"t-{COUNT}").mkdir()
-    site.wish()
+    site.mark()
     site.run()
     site.expect_gone()
 
 
-def test_a_wish_for_what_is_not_there_is_withdrawn(site: Site) -> None:
-    """Two asked for one topic, and it was gone when the second one's wish stood."""
+def test_a_marker_for_what_is_not_there_is_withdrawn(site: Site) -> None:
+    """Two asked for one topic, and it was gone when the second one's marker stood."""
     before = site.names()
-    site.wish("never")
+    site.mark("never")
     site.run()
     assert site.names() == before
 
 
-def test_who_waits_for_a_name_is_woken_once_a_wish_is_withdrawn(site: Site) -> None:
+def test_who_waits_for_a_name_is_woken_once_a_marker_is_withdrawn(site: Site) -> None:
     """It stood for a topic that was gone already: nothing else frees the name."""
     keeper = site.keeper()
     keeper.turn()
-    site.wish("never")
+    site.mark("never")
     site.arena.wake_taken(FIRST_PROCESSOR)
     site.arena.wait_for_creation(FIRST_PROCESSOR)
     keeper.turn()
-    assert not deletion.is_wished("never", site.roots)
+    assert not deletion.is_marked("never", site.roots)
     assert select.select([site.arena.eventfd(FIRST_PROCESSOR)], [], [], 0)[0]
 
 
@@ -267,7 +267,7 @@ def test_a_topic_that_is_being_recovered_goes_afterwards(site: Site) -> None:
     view = manager.slot("t", 0)
     assert view is not None
     assert end_life(site.appender, view.index, True)
-    site.wish()
+    site.mark()
     keeper = site.keeper()
     for _ in range(5):
         keeper.turn()
@@ -296,7 +296,7 @@ def test_the_former_place_of_a_partition_is_free_once_nobody_looks_there(site: S
     assert "u-0" in site.names()
 
 
-def test_new_names_are_durable_before_a_wish_goes_whoever_gave_them(site: Site) -> None:
+def test_new_names_are_durable_before_a_marker_goes_whoever_gave_them(site: Site) -> None:
     """A keeper was killed between the renames and their sync: the next one finds nothing to rename."""
     calls: list[tuple[str, Path | None]] = []
 
@@ -305,17 +305,17 @@ def test_new_names_are_durable_before_a_wish_goes_whoever_gave_them(site: Site) 
             calls.append((kind, path))
             return False
 
-    leave_wish("t", site.roots, logs.QuickFiles())
+    leave_marker("t", site.roots, logs.QuickFiles())
     for root in site.roots:
         for found in sorted(root.glob("t-[0-9]")):
             put_away(found, logs.QuickFiles())
-    deletion.put_away_topics([wish_name("t")], site.roots, Noting())
+    deletion.put_away_topics([marker_name("t")], site.roots, Noting())
     assert [path for kind, path in calls if kind == "fsync_dir"] == site.roots
 
 
-def test_a_wish_that_nobody_told_of_comes_true(site: Site) -> None:
+def test_a_marker_that_nobody_reported_counts(site: Site) -> None:
     """Whoever left it was killed before it could say so: the next keeper finds it."""
-    leave_wish("t", site.roots[:1], logs.QuickFiles())
+    leave_marker("t", site.roots[:1], logs.QuickFiles())
     site.run()
     site.expect_gone()
 
@@ -326,7 +326,7 @@ def test_a_long_name_has_room_for_the_other_one(topic: str, memory: Path) -> Non
     path = memory / f"{topic}-0"
     path.mkdir()
     (path / SEGMENT).write_bytes(b"x")
-    leave_wish(topic, [memory], FileOps())
+    leave_marker(topic, [memory], FileOps())
     assert put_away_wanted([memory], FileOps()) == [topic]
     (item,) = find_put_away([memory], FileOps())
     assert is_deletions_own(item.name) and split_directory_name(item.name) is None
@@ -339,14 +339,14 @@ def test_the_names_of_deletions_are_nobody_elses(memory: Path) -> None:
     """The start and fsck pass them over without a line, and what only looks like them is told of."""
     (memory / "t-0").mkdir()
     put_away(memory / "t-0", FileOps())
-    leave_wish("t", [memory], FileOps())
+    leave_marker("t", [memory], FileOps())
     assert scan_log_dirs([memory]) == ([], [])
     for name in ("t.0123456789abcdef0123456789abcdeg-delete", ".fastlog-deleting-0123", "t-delete"):
         (memory / name).mkdir()
     found, warnings = scan_log_dirs([memory])
     assert found == [] and len(warnings) == 3
     assert len(find_put_away([memory], FileOps())) == 1
-    assert find_wishes([memory], FileOps()) == {wish_name("t")}
+    assert find_markers([memory], FileOps()) == {marker_name("t")}
 
 
 # -- what must not be followed, and what cannot be removed -------------------------------------------------------------
@@ -361,7 +361,7 @@ def test_of_a_partition_that_is_a_link_the_link_goes(site: Site, memory: Path) -
     planted.mkdir()
     (planted / "precious").touch()
     (site.roots[1] / f"x.{'0' * 32}-delete").symlink_to(planted)
-    site.wish()
+    site.mark()
     site.run()
     site.expect_gone()
     assert (moved / SEGMENT).read_bytes() == held("t", 0)
@@ -371,7 +371,7 @@ def test_of_a_partition_that_is_a_link_the_link_goes(site: Site, memory: Path) -
 @pytest.mark.parametrize("is_start", [False, True])
 def test_a_file_with_a_partitions_name_stays(is_start: bool, site: Site) -> None:
     (site.roots[0] / f"t-{COUNT + 5}").write_bytes(b"somebody's")
-    site.wish()
+    site.mark()
     if is_start:
         put_away_wanted(site.roots, FileOps())
     else:
@@ -384,14 +384,14 @@ def test_what_cannot_be_removed_holds_up_nothing_else(
 ) -> None:
     """A directory that somebody made in a partition is for a person to remove."""
     (site.roots[1] / "t-1" / "theirs").mkdir()
-    site.wish()
+    site.mark()
     keeper = site.keeper()
     for _ in range(8):
         keeper.turn()
         site.look()
     left = [name for name in site.names() if name.endswith("-delete")]
     assert len(left) == 1 and left[0].startswith("t-1.")
-    site.wish("u")
+    site.mark("u")
     for _ in range(8):
         keeper.turn()
         site.look()
@@ -400,15 +400,15 @@ def test_what_cannot_be_removed_holds_up_nothing_else(
 
 
 def test_what_cannot_be_removed_delays_no_deletion(site: Site) -> None:
-    """It is tried again later, and a wish at once."""
+    """It is tried again later, and a marker at once."""
     (site.roots[1] / "t-1" / "theirs").mkdir()
-    site.wish()
+    site.mark()
     keeper = site.keeper()
     for _ in range(3):
         pause = keeper.turn()
         site.look()
     assert pause is not None and 5 < pause <= deletions.REMOVE_RETRY_SECONDS
-    site.wish("u")
+    site.mark("u")
     keeper.turn()
     assert "u" not in {view.topic for view in site.arena.views()}
 
@@ -416,7 +416,7 @@ def test_what_cannot_be_removed_delays_no_deletion(site: Site) -> None:
 def test_files_are_removed_for_a_while_and_the_rest_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is other work: a turn goes on where the one before ended."""
     monkeypatch.setattr(deletions, "REMOVE_SECONDS", -1.0)
-    site.wish()
+    site.mark()
     keeper = site.keeper()
     pauses = [keeper.turn() for _ in range(60)]
     assert pauses.count(0.0) > COUNT

@@ -282,7 +282,7 @@ def test_the_flusher_is_woken_every_4_mib(size: int, told: bool, memory: Path) -
 
 
 def test_whoever_waits_for_a_flush_has_every_append_wake_it(memory: Path) -> None:
-    """Until the flush begins that serves the wish."""
+    """Until the flush begins that serves the marker."""
     log = SharedLog(memory)
     log.append(ENTRY)
     assert woken(log)

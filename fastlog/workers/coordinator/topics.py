@@ -26,7 +26,7 @@ from fastlog.log._append import Appender
 from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import COORDINATOR
-from fastlog.log.deletion import is_wished, leave_wish, put_away_topics, wish_name
+from fastlog.log.deletion import is_marked, leave_marker, marker_name, put_away_topics
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.formats.record_batches import RECORD_BATCHES
@@ -545,7 +545,7 @@ class Topics:
         return Outcome(topic=topic)
 
     def _delete_of_kafka07(self, topic: Topic) -> Work:
-        """Nothing is written down of it: the wish that is left in its log directories is what a crash does not undo."""
+        """Nothing is written down of it: the marker in its log directories is what a crash does not undo."""
         yield from self._put_away(topic)
         self.on_deleted(topic.name)
         return Outcome(topic=topic)
@@ -556,7 +556,7 @@ class Topics:
             try:
                 is_there = any(view.topic_id == topic.topic_id for view in self._manager.partitions(topic.name))
                 if is_there:
-                    yield Step(lambda: leave_wish(topic.name, self._directories, self._files))
+                    yield Step(lambda: leave_marker(topic.name, self._directories, self._files))
                     self._arena.want_deletion()
                 while not (yield Step(lambda: self._is_gone(topic))):
                     yield Until(lambda: False, time.monotonic() + PAUSE_SECONDS)
@@ -574,7 +574,7 @@ class Topics:
             return False
         # in this order: a slot says that it leaves before its life ends
         is_leaving = any(row.topic == topic.name for row in self._arena.leaving())
-        return not is_leaving and not is_wished(topic.name, self._directories)
+        return not is_leaving and not is_marked(topic.name, self._directories)
 
     def _put_rest_away(self, topic: Topic) -> bool:
         """Put away what a creation left that was stopped before it had a slot; False: try again.
@@ -588,7 +588,7 @@ class Topics:
             is_taken = bool(self._workers_manager.partitions(topic.name))
             is_taken = is_taken or any(row.topic == topic.name for row in self._arena.leaving())
             if not is_taken:
-                put_away_topics([wish_name(topic.name)], self._directories, self._files)
+                put_away_topics([marker_name(topic.name)], self._directories, self._files)
         finally:
             self._arena.create_unlock()
         return True

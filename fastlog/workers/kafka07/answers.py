@@ -22,7 +22,7 @@ from fastlog.errors import (
     ProtocolError,
 )
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY, Arena
-from fastlog.log.deletion import is_wished, leave_wish
+from fastlog.log.deletion import is_marked, leave_marker
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name, is_for_kafka07, log_format
 from fastlog.log.manager import CreationBusyError, LogManager
@@ -33,7 +33,7 @@ from fastlog.wire import requests, responses
 from fastlog.wire.fields import NotTextError
 from fastlog.workers._authorizer import Authorizer
 from fastlog.workers.authorization import Client
-from fastlog.workers.kafka07.boundaries import Landmarks, Stream, Walk
+from fastlog.workers.kafka07.boundaries import KnownBoundaries, Stream, Walk
 from fastlog.workers.kafka07.kinds import OPERATIONS
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Answers:
         self._advertised = advertised
         self._authorizer = authorizer or Authorizer()
         self._directories = [Path(path) for path in arena.log_dirs]
-        self._landmarks = Landmarks()
+        self._known_boundaries = KnownBoundaries()
         self._deletions: dict[tuple[int, str], frozenset[tuple[int, int]]] = {}
         """By connection and topic, which slots in which life are to go before it is answered."""
 
@@ -236,7 +236,7 @@ class Answers:
         )
         if request.start < stream.first_offset:  # retention was quicker
             return responses.CutPointsAnswer(request.correlation_id, OUT_OF_RANGE)
-        walk = Walk((view.index, view.life), view.visible_end, stream.files, stream.format, self._landmarks)
+        walk = Walk((view.index, view.life), view.visible_end, stream.files, stream.format, self._known_boundaries)
         start, end = stream.position(request.start), stream.position(request.end)
         points = walk.boundaries(start, end, request.step_bytes, limit)
         return responses.CutPointsAnswer(request.correlation_id, 0, tuple(map(stream.offset, points)))
@@ -289,7 +289,7 @@ class Answers:
         )
 
     def _delete(self, request: requests.DeleteTopicRequest, client: Client) -> responses.DeleteTopicAnswer:
-        """Wish a topic deleted, and answer when the keeper has done so and the name is free.
+        """Mark a topic as to be deleted, and answer when the keeper has done so and the name is free.
 
         Raises:
             CreationBusyError: it has not yet.
@@ -307,15 +307,15 @@ class Answers:
                 raise InvalidTopicError("it is the broker's own")
             directories = [Path(self._arena.log_dirs[number]) for number in sorted({view.directory for view in held})]
             try:
-                leave_wish(topic, directories, FileOps())
+                leave_marker(topic, directories, FileOps())
             finally:
                 self._arena.want_deletion()  # also where it failed: what stands of it would be found some time later
             self._deletions[asked] = begun = frozenset((view.index, view.life) for view in held)
         # in this order: a slot says that it leaves before its life ends
         alive = {(view.index, view.life) for view in self._manager.partitions(topic)}
         leaving = {row.index for row in self._arena.leaving()}
-        # somebody else's wish may have been fulfilled before this one stood, which would then be for what comes after
-        if any(life in alive or life[0] in leaving for life in begun) or is_wished(topic, self._directories):
+        # somebody else's marker may have been removed before this one stood, which would then be for what comes after
+        if any(life in alive or life[0] in leaving for life in begun) or is_marked(topic, self._directories):
             raise CreationBusyError(f"topic {topic!r} is being deleted")
         del self._deletions[asked]
         return responses.DeleteTopicAnswer(request.correlation_id, 0, partitions=len(begun))
