@@ -115,7 +115,7 @@ def _whole(codec: int, data: Buffer, most_bytes: int, budget: DecompressionBudge
     budget.take_bytes(count)
     if count:
         parts = [memoryview(out)[:count]]
-        del out  # who waits for its next step does not hold what came out in the last one
+        del out  # while this is paused, the caller alone holds what came out
         yield parts.pop()
 
 

@@ -160,8 +160,8 @@ OPS = {
     "delete.wanted": AT_DELETE_WANTED,             # the request is durable, the keeper was not woken
     "delete.past": AT_DELETE_PAST,                 # nobody looks at the partition any more, its directory has its name
     "delete.renamed": AT_DELETE_RENAMED,           # it has another, not durable
-    "delete.done": AT_DELETE_DONE,                 # all directories have, durable; the wish is still there
-    "delete.settled": AT_DELETE_SETTLED,           # the wish is gone, the slots are not free
+    "delete.done": AT_DELETE_DONE,                 # all directories have, durable; the marker is still there
+    "delete.settled": AT_DELETE_SETTLED,           # the marker is gone, the slots are not free
     "delete.unlink": AT_DELETE_UNLINK,             # before each file
     "side_file.write": AT_SIDE_FILE, "metadata_file.write": AT_METADATA_FILE, "epochs_file.write": AT_EPOCHS_FILE,
     "index_file.write": AT_INDEX_FILE, "snapshot_file.write": AT_SNAPSHOT_FILE, "marker.write": AT_MARKER, "creators.write": AT_CREATORS, "meta.write": AT_META,
@@ -169,7 +169,7 @@ OPS = {
     "metadata.appended": AT_METADATA_APPENDED,     # a change is in the metadata log, not flushed
     "topic.creating": AT_TOPIC_CREATING,           # the intent is flushed, no partition is made
     "topic.made": AT_TOPIC_MADE,                   # all partitions and their names are durable, which is not written down
-    "topic.deleting": AT_TOPIC_DELETING,           # the intent is flushed, no wish stands
+    "topic.deleting": AT_TOPIC_DELETING,           # the intent is flushed, no marker stands
     "topic.gone": AT_TOPIC_GONE,                   # the name is free, which is not written down
     "topic.altered": AT_TOPIC_ALTERED,             # other settings are written down, no partition has them
     "group.kept": AT_GROUP_KEPT,                   # a group's assignment is flushed, and no member has its answer
@@ -177,7 +177,7 @@ OPS = {
     # a connection on its way to a processor
     "handover.sent": AT_HANDOVER_SENT,             # the acceptor has not counted it, and has its own copy
     "handover.taken": AT_HANDOVER_TAKEN,           # the processor has it, and nobody counted that
-    # who waits, between what it saw and that it says so
+    # a waiter, between what it saw and that it says so
     "wait.ack": AT_ACK_WAITS,                      # what is to be acknowledged is appended and not flushed
     "wait.hold": AT_HOLD_LOOKED,                   # a long poll found too little
     "wait.hold_nobody": AT_HOLD_NOBODY,            # a long poll found no partition

@@ -236,7 +236,7 @@ cdef class SharedMemory:
     def end_incarnation(self, int process):
         """Say that the process in this place has died (the supervisor, before it starts a successor).
 
-        It may have moved a slot and not come to say so: who waits for any is to look at all of them, and is to be woken.
+        It may have moved a slot and not come to say so: waiters for any are to be woken, and to look at all of them.
         """
         cdef fl_cell* c = fl_cell_at(self.header, process)
         fl_store(&c.incarnation, c.incarnation + 1)

@@ -52,7 +52,7 @@ class Ledger:
         self.room = LocklessCondition()
         """Where senders wait until the queue has room."""
         self.closing = False
-        """Nothing more is taken in: who waits for room is not to wait longer."""
+        """Nothing more is taken in: waiters for room are not to wait longer."""
         self.moves = 0
         """Chunks that went from one broker's thread to another's."""
         self._unreported: dict[int, tuple[int, FastlogError]] = {}  # by a number that is given once

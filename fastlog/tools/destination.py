@@ -16,11 +16,10 @@ from fastlog.producer.hooks import PartitionChoice
 from fastlog.producer.waiting import Background
 from fastlog.record_batches import HEADER_BYTES
 from fastlog.tools import options
-from fastlog.tools.deliveries import PLAIN_MESSAGE_BYTES
+from fastlog.tools.deliveries import MOST_MESSAGE_BYTES
 from fastlog.tools.report import EXIT_USAGE, CommandError
 from fastlog.wire import requests, responses
 
-_MOST_MESSAGE_BYTES = 2**31 - 1 - 2**20
 _STRING_ENCODER = "kafka.serializer.StringEncoder"
 _DEFAULTS = {
     "queue.time": "10",
@@ -49,7 +48,7 @@ class Destination:
     max_line_bytes: int
     places: tuple[PartitionChoice, ...]
     """Every partition, sorted by broker and number; none where a broker does not tell its partitions."""
-    is_elastic: bool
+    follows_zookeeper: bool
     """The brokers are those of ZooKeeper, which come and go: ``places`` is what there was at first."""
     of_records: bool = False
     """The topic is one of record batches; ``places`` are the partitions to write to."""
@@ -76,10 +75,10 @@ def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given:
     for name in ("zk.connect", "broker.list"):
         if not texts.get(name, "").strip() or (brokers_given and name == "zk.connect"):
             texts.pop(name, None)
-    elastic = texts.get("zk.connect")
-    if elastic and "broker.list" not in texts:
+    zookeeper = texts.get("zk.connect")
+    if zookeeper and "broker.list" not in texts:
         texts.setdefault("zk.connectiontimeout.ms", texts["connect.timeout.ms"])
-        answers = _ask_registered(elastic, timeout, topic)
+        answers = _ask_registered(zookeeper, timeout, topic)
     elif brokers_given or "broker.list" not in texts:
         broker = options.broker_at(brokers, timeout)
         answers = {0: broker.metadata_or_none((topic,))}
@@ -90,8 +89,8 @@ def settle(brokers: str, brokers_given: bool, timeout: float, topic: str, given:
             for item in parse_broker_list(texts["broker.list"])
         }
     told = [answer.max_message_bytes for answer in answers.values() if answer is not None]
-    plain_limit = [PLAIN_MESSAGE_BYTES] if len(told) < len(answers) else []
-    texts.setdefault("max.message.size", str(min([_MOST_MESSAGE_BYTES, *told, *plain_limit])))
+    plain_limit = [requests.PLAIN_MESSAGE_BYTES] if len(told) < len(answers) else []
+    texts.setdefault("max.message.size", str(min([MOST_MESSAGE_BYTES, *told, *plain_limit])))
     config = _config(texts)
     limit = min([config.max_message_bytes, *told])
     plain = any(answer is None or answer.lowest_own_id > requests.PRODUCE_ACK for answer in answers.values())
@@ -118,7 +117,7 @@ def settle_records(
     """
     texts, waits = _with_defaults(given, timeout)
     texts["broker.list"] = f"0:{records.addresses[0]}"
-    texts.setdefault("max.message.size", str(_MOST_MESSAGE_BYTES))  # the line's limit is below
+    texts.setdefault("max.message.size", str(MOST_MESSAGE_BYTES))  # the line's limit is below
     config = _config(texts)
     if config.acks == "none":
         raise CommandError(
@@ -127,7 +126,7 @@ def settle_records(
             "use --acks appended or flushed",
             EXIT_USAGE,
         )
-    numbers = records.topics([topic])[topic].partitions
+    numbers = records.known_topics([topic])[topic].partitions
     if partition is not None and partition not in numbers:
         raise CommandError(
             f"there is no partition {partition} of {topic}",

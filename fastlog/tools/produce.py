@@ -291,7 +291,7 @@ def produce_command(
         found = settle(brokers, brokers_given, connect_timeout, topic, texts)
         if partition is not None:
             _check_partition(found, topic, partition)
-    if rule is not None and not found.places and not found.is_elastic:
+    if rule is not None and not found.places and not found.follows_zookeeper:
         note("keys have no effect: the broker speaks plain Kafka 0.7 and does not tell its partitions")
     sender = LineSender(found, topic, partition, rule, progress, framing, headers=pairs, has_nulls=has_nulls)
     sender.as_json, sender.max_messages = as_json, max_messages
@@ -343,7 +343,7 @@ def _texts(config_file: str | None, given: tuple[str, ...]) -> dict[str, str]:
 
 def _check_partition(found: Destination, topic: str, partition: int) -> None:
     brokers = {place[0] for place in found.places if isinstance(place, tuple)}
-    if found.is_elastic or (str(found.config.broker_list).count(",") and len(brokers) != 1):
+    if found.follows_zookeeper or (str(found.config.broker_list).count(",") and len(brokers) != 1):
         raise click.UsageError("--partition needs a single broker: name one with --brokers")
     if found.places and partition >= len(found.places):
         raise CommandError(

@@ -172,7 +172,7 @@ class LineSender:
                 try:
                     self._send_group(name, group)
                 except WrongPartitionError:  # its broker has left ZooKeeper since
-                    if not self._destination.is_elastic or turn + 1 == _MOST_SORTS:
+                    if not self._destination.follows_zookeeper or turn + 1 == _MOST_SORTS:
                         raise
                     again += group.numbers
             if not again:
@@ -207,7 +207,7 @@ class LineSender:
         return self._destination.places[self._turn % len(self._destination.places)]
 
     def _places(self, producer: Producer) -> Sequence[PartitionChoice]:
-        return producer.partitions(self._topic) if self._destination.is_elastic else self._destination.places
+        return producer.partitions(self._topic) if self._destination.follows_zookeeper else self._destination.places
 
     def _wait_input(self, fd: int) -> None:
         """Return when there is input; also, to be told, when something failed meanwhile."""

@@ -265,7 +265,7 @@ cdef class FlusherLoop:
                     self.push(fl_slot_at(self.arena.header, index), JOB_RELEASE)
 
     def adopt(self):
-        """At start: look at every partition a predecessor may have left dirty or locked, and wake everybody who waits."""
+        """At start: look at every partition a predecessor may have left dirty or locked, and wake all waiters."""
         cdef fl_header* h = self.arena.header
         cdef uint64_t index
         cdef fl_slot* s

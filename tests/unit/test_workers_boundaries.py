@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fastlog import segment_files
 from fastlog.log.formats import kafka07, log_format
 from fastlog.workers.kafka07 import boundaries
-from fastlog.workers.kafka07.boundaries import Landmarks, Walk
+from fastlog.workers.kafka07.boundaries import KnownBoundaries, Walk
 from tests.harness import raw_format
 
 LOG = ("t", 0)
@@ -38,9 +38,9 @@ class Written:
             self.files[self.bases[-1]] = directory / segment_files.segment_name(self.bases[-1])
             self.files[self.bases[-1]].write_bytes(data)
 
-    def asked(self, landmarks: Landmarks, start: int, end: int, step: int, limit: int = 1000) -> list[int]:
+    def asked(self, known: KnownBoundaries, start: int, end: int, step: int, limit: int = 1000) -> list[int]:
         """The answer of a new walk."""
-        return list(Walk(LOG, self.end, self.files, KAFKA, landmarks).boundaries(start, end, step, limit))
+        return list(Walk(LOG, self.end, self.files, KAFKA, known).boundaries(start, end, step, limit))
 
     def check(self, found: list[int], start: int, end: int, step: int) -> None:
         """It is what the protocol promises, and goes to the end."""
@@ -88,10 +88,10 @@ def test_any_walks_after_any_walks(tmp_path: Path, far: list[int]) -> None:
         )
     )
     def check(asked: list[tuple[int, int, int]]) -> None:
-        landmarks = Landmarks()
+        known = KnownBoundaries()
         for first, second, step in asked:
             start, end = sorted((first, second))
-            written.check(written.asked(landmarks, start, end, step, 10**6), start, end, step)
+            written.check(written.asked(known, start, end, step, 10**6), start, end, step)
 
     check()
 
@@ -99,46 +99,46 @@ def test_any_walks_after_any_walks(tmp_path: Path, far: list[int]) -> None:
 def test_what_was_walked_is_not_walked_again(tmp_path: Path, far: list[int]) -> None:
     """The same question costs no byte; one in other steps a little for each point; one inside begins near its start."""
     written = Written(tmp_path, 5000, 1)
-    landmarks = Landmarks()
-    first = written.asked(landmarks, 0, written.end, 8000)
+    known = KnownBoundaries()
+    first = written.asked(known, 0, written.end, 8000)
     assert sum(far) > written.end - 10_000
     far.clear()
-    assert written.asked(landmarks, 0, written.end, 8000) == first
+    assert written.asked(known, 0, written.end, 8000) == first
     assert sum(far) == 0
-    other = written.asked(landmarks, 0, written.end, 50_000)
+    other = written.asked(known, 0, written.end, 50_000)
     assert sum(far) <= len(other) * 3000
     far.clear()
     start = written.all[4000]
-    assert written.asked(landmarks, start, written.end, 10**9) == [start, written.end]
+    assert written.asked(known, start, written.end, 10**9) == [start, written.end]
     assert sum(far) <= 3000
 
 
 @pytest.mark.parametrize("beyond", [0, 3000])
-def test_from_a_landmark_on_a_walk_is_sure_again(tmp_path: Path, far: list[int], beyond: int) -> None:
-    """One that began where a client said leaves landmarks behind the first that it meets or passes."""
+def test_from_a_known_boundary_on_a_walk_is_sure_again(tmp_path: Path, far: list[int], beyond: int) -> None:
+    """One that began where a client said keeps boundaries behind the first that it meets or passes."""
     written = Written(tmp_path, 5000, 1)
-    landmarks = Landmarks()
+    known = KnownBoundaries()
     start, mark = written.all[1000], written.all[2000]
-    landmarks.add(LOG, mark, 1)
-    written.asked(landmarks, start, written.end, mark - start + beyond, 3)
+    known.add(LOG, mark, 1)
+    written.asked(known, start, written.end, mark - start + beyond, 3)
     far.clear()
     inside = written.all[2900]
-    assert written.asked(landmarks, inside, written.end, 10**9) == [inside, written.end]
+    assert written.asked(known, inside, written.end, 10**9) == [inside, written.end]
     assert 0 < sum(far) <= 3000
 
 
-def test_a_walk_begins_with_the_segment_where_no_landmark_is_nearer(tmp_path: Path, far: list[int]) -> None:
+def test_a_walk_begins_with_the_segment_where_no_known_boundary_is_nearer(tmp_path: Path, far: list[int]) -> None:
     """And where the next one begins nothing has to be walked."""
     written = Written(tmp_path, 600, 3)
-    landmarks = Landmarks()
-    landmarks.add(LOG, written.all[1], 1)
-    assert written.asked(landmarks, 0, written.bases[1], 10**9) == [0, written.bases[1]]
+    known = KnownBoundaries()
+    known.add(LOG, written.all[1], 1)
+    assert written.asked(known, 0, written.bases[1], 10**9) == [0, written.bases[1]]
     assert far == []
     start = written.all[405]
-    first = written.asked(landmarks, start, written.end, 8000)
+    first = written.asked(known, start, written.end, 8000)
     assert sum(far) > 0
     far.clear()
-    assert written.asked(landmarks, start, written.end, 8000) == first
+    assert written.asked(known, start, written.end, 8000) == first
     assert sum(far) < 3000
 
 
@@ -148,59 +148,59 @@ def test_one_request_walks_so_far_and_names_so_many(
     """The end is named all the same, where it is known to be a boundary."""
     monkeypatch.setattr(boundaries, "MAX_WALK_BYTES", 20_000)
     written = Written(tmp_path, 500, 1)
-    found = written.asked(Landmarks(), 0, written.end, 8000)
+    found = written.asked(KnownBoundaries(), 0, written.end, 8000)
     assert len(found) == 4 and found[-1] == written.end
     assert 20_000 <= sum(far) < 30_000
-    *others, reached = written.asked(Landmarks(), 0, written.end - 1, 8000)
+    *others, reached = written.asked(KnownBoundaries(), 0, written.end - 1, 8000)
     assert others == found[:-1] and reached in written.all and 20_000 <= reached < 30_000
     for limit in range(4):
-        assert written.asked(Landmarks(), 0, written.end, 8000, limit) == found[:limit]
+        assert written.asked(KnownBoundaries(), 0, written.end, 8000, limit) == found[:limit]
 
 
-def test_a_landmark_behind_the_end_is_none(tmp_path: Path, far: list[int]) -> None:
+def test_a_known_boundary_behind_the_end_is_none(tmp_path: Path, far: list[int]) -> None:
     written = Written(tmp_path, 500, 1)
-    landmarks = Landmarks()
-    landmarks.add(LOG, written.all[50], 1)
+    known = KnownBoundaries()
+    known.add(LOG, written.all[50], 1)
     end = written.all[49]
-    assert written.asked(landmarks, 0, end, end - 1) == [0, end]
+    assert written.asked(known, 0, end, end - 1) == [0, end]
 
 
-def test_a_place_that_a_client_names_is_no_landmark(tmp_path: Path, far: list[int]) -> None:
+def test_a_place_that_a_client_names_is_no_known_boundary(tmp_path: Path, far: list[int]) -> None:
     """A payload may hold what looks like a message: who begins there gets no boundary into what others are told."""
     inner = b"".join(raw_format.entry(bytes(1000)) for _ in range(20))
     data = raw_format.entry(bytes(9000)) + raw_format.entry(inner) + raw_format.entry(b"end")
     path = tmp_path / segment_files.segment_name(0)
     path.write_bytes(data)
-    landmarks = Landmarks()
+    known = KnownBoundaries()
     inside = len(data) - len(raw_format.entry(b"end")) - len(inner)
-    Walk(LOG, len(data), {0: path}, KAFKA, landmarks).boundaries(inside, len(data), 1, 1000)
+    Walk(LOG, len(data), {0: path}, KAFKA, known).boundaries(inside, len(data), 1, 1000)
     outer = [0, 9010, len(data) - 13, len(data)]
-    assert list(Walk(LOG, len(data), {0: path}, KAFKA, landmarks).boundaries(0, len(data), 1, 1000)) == outer
-    assert all(landmarks.below(LOG, place) in (None, *outer) for place in range(0, len(data), 100))
+    assert list(Walk(LOG, len(data), {0: path}, KAFKA, known).boundaries(0, len(data), 1, 1000)) == outer
+    assert all(known.below(LOG, place) in (None, *outer) for place in range(0, len(data), 100))
 
 
-def test_landmarks_are_bounded() -> None:
+def test_known_boundaries_are_bounded() -> None:
     """Beyond the most, those of the log that was asked for longest ago go."""
-    landmarks = Landmarks(most=10)
+    known = KnownBoundaries(most=10)
     for number in range(6):
-        landmarks.add(("a", 0), number * 2**20, 100)
-        landmarks.add(("a", 0), number * 2**20 + 5, 100)
-    landmarks.add(("b", 0), 0, 100)
-    assert landmarks.below(("a", 0), 2**40) == 5 * 2**20
+        known.add(("a", 0), number * 2**20, 100)
+        known.add(("a", 0), number * 2**20 + 5, 100)
+    known.add(("b", 0), 0, 100)
+    assert known.below(("a", 0), 2**40) == 5 * 2**20
     for number in range(5):
-        landmarks.add(("b", 0), number * 2**20, 100)
-    assert landmarks.below(("a", 0), 2**40) is None
-    assert landmarks.below(("b", 0), 3 * 2**20 + 1) == 3 * 2**20
-    assert landmarks.below(("c", 0), 5) is None
+        known.add(("b", 0), number * 2**20, 100)
+    assert known.below(("a", 0), 2**40) is None
+    assert known.below(("b", 0), 3 * 2**20 + 1) == 3 * 2**20
+    assert known.below(("c", 0), 5) is None
 
 
 def test_what_was_asked_for_lately_is_kept() -> None:
-    landmarks = Landmarks(most=4)
+    known = KnownBoundaries(most=4)
     for number in range(2):
         for topic in "ab":
-            landmarks.add((topic, 0), number * 2**20, 100)
-    assert landmarks.below(("a", 0), 2**40) == 2**20
-    landmarks.add(("c", 0), 0, 100)
-    assert [landmarks.below((topic, 0), 2**40) for topic in "abc"] == [2**20, None, 0]
-    landmarks.add(("d", 0), 0, 100)
-    assert [landmarks.below((topic, 0), 2**40) for topic in "acd"] == [2**20, 0, 0], "there was room again"
+            known.add((topic, 0), number * 2**20, 100)
+    assert known.below(("a", 0), 2**40) == 2**20
+    known.add(("c", 0), 0, 100)
+    assert [known.below((topic, 0), 2**40) for topic in "abc"] == [2**20, None, 0]
+    known.add(("d", 0), 0, 100)
+    assert [known.below((topic, 0), 2**40) for topic in "acd"] == [2**20, 0, 0], "there was room again"

@@ -43,7 +43,7 @@ class Context(NamedTuple):
     broker: Broker
     client: Client
     let_go: Callable[[], None] = lambda: None
-    """Called by who waits long: the request's bytes count no more for those that are held."""
+    """Called by a handler that waits long: the request's bytes do not count as held any more."""
 
     def may(self, operation: Operation, topic: str) -> bool:
         """Whether the client may do this with a topic."""

@@ -22,11 +22,11 @@ PEEK_BYTES = 1 << 20
 MARK_BYTES = 1 << 20
 """Distance of the places that are kept."""
 MAX_MARKS = 1 << 18
-_FINER = 16  # what was told is often asked again, so it may lie closer to others
+_FINER = 16  # what was answered is often asked for again, so it may lie closer to others
 _NEAR_BYTES = 8 << 20
 
 
-class Landmarks:
+class KnownBoundaries:
     """Message boundaries of logs, at most ``most`` of all logs together; for one thread.
 
     The log that was asked for longest ago is forgotten first.
@@ -96,7 +96,7 @@ class Walk:
     """The search of one request through one log."""
 
     def __init__(
-        self, log: tuple[int, int], end: int, files: Mapping[int, Path], log_format: LogFormat, landmarks: Landmarks
+        self, log: tuple[int, int], end: int, files: Mapping[int, Path], log_format: LogFormat, known: KnownBoundaries
     ) -> None:
         """``log`` is topic and partition, ``end`` where its visible part ends, ``files`` are by where they begin.
 
@@ -107,7 +107,7 @@ class Walk:
         self._files = files
         self._format = log_format
         self._bases = sorted(files)
-        self._landmarks = landmarks
+        self._known_boundaries = known
         self._room = MAX_WALK_BYTES
         self._at = 0
         self._sure = True
@@ -125,9 +125,11 @@ class Walk:
         if start - self._at > _NEAR_BYTES and self._is_message(start):
             self._at, self._sure = start, False  # then nothing before it has to be walked
         while len(points) < limit and target <= end and self._room > 0:
-            told = self._landmarks.between(self._log, target, min(target + step // _FINER, end)) if points else None
-            if told is not None:
-                self._at, self._sure = told, True
+            passed = (
+                self._known_boundaries.between(self._log, target, min(target + step // _FINER, end)) if points else None
+            )
+            if passed is not None:
+                self._at, self._sure = passed, True
             else:
                 self._go(target)
             if self._at < target:
@@ -136,7 +138,7 @@ class Walk:
                 return points
             points.append(self._at)
             if self._sure:
-                self._landmarks.add(self._log, self._at, MARK_BYTES // _FINER)
+                self._known_boundaries.add(self._log, self._at, MARK_BYTES // _FINER)
             target = self._at + step
         if points and len(points) < limit:
             last = self._last(end)
@@ -156,7 +158,7 @@ class Walk:
         """The last place at or before an offset that is a boundary for certain."""
         place = bisect_right(self._bases, offset)
         found = self._bases[place - 1] if place else otherwise
-        return max(found, self._landmarks.below(self._log, offset) or found)
+        return max(found, self._known_boundaries.below(self._log, offset) or found)
 
     def _go(self, target: int) -> None:
         """On to the first boundary from ``target`` on; less far when the walk ends before."""
@@ -178,7 +180,7 @@ class Walk:
             if reached < wanted:
                 return
             if self._sure:
-                self._landmarks.add(self._log, reached, MARK_BYTES)
+                self._known_boundaries.add(self._log, reached, MARK_BYTES)
 
     def _is_message(self, offset: int) -> bool:
         """Whether a whole message starts at ``offset``."""

@@ -539,7 +539,7 @@ class Group:
         self._at(member.expires_at)
 
     def _expires_at(self, member: Member) -> int:
-        """When a member counts as dead; who waits for an answer is there, but for one that has never had any."""
+        """When a member counts as dead; one that waits for an answer is alive, unless it has never had any."""
         if not member.is_new and (member.joining is not None or member.syncing is not None):
             return NEVER
         return member.expires_at
