@@ -6,9 +6,8 @@ import threading
 from dataclasses import dataclass
 
 from fastlog.client.connection import Broker
-from fastlog.wire.requests import CUT_POINTS, HELD_FETCH, LOCAL_READ
+from fastlog.wire.requests import CUT_POINTS, HELD_FETCH, LOCAL_READ, PLAIN_MESSAGE_BYTES
 
-PLAIN_MESSAGE_BYTES = 1_000_000  # max.message.size of Kafka 0.7
 MOST_MESSAGE_BYTES = 100 * 2**20  # max.socket.request.bytes of Kafka 0.7: no message is larger unless somebody says so
 _LEAST_WAIT_MS = 100
 

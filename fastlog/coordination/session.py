@@ -111,3 +111,10 @@ class Session(Protocol):
 
     def close(self) -> None:
         """End the session: its ephemeral nodes vanish at once. May be called again."""
+
+
+def remove_tree(session: Session, path: str) -> None:
+    """Remove a node and all below it. Raises as the session's calls."""
+    for name in session.children(path) or []:
+        remove_tree(session, f"{path}/{name}")
+    session.delete(path)

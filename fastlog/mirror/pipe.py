@@ -32,7 +32,6 @@ _MOST_PAUSE = 1.0
 _REQUEST_ROOM = 64 * 1024
 _IDLE_SECONDS = 1.0
 _CORRELATION_AT = 8
-_PLAIN_MESSAGE_BYTES = 1_000_000
 
 
 class Pipe:
@@ -126,7 +125,7 @@ class Pipe:
         self._acks = directory.acks(config.producer.acks)
         self.is_acknowledged = self._acks > 0
         allowed = max(0, offer.max_message_bytes)  # -1 where it says nothing
-        self.max_payload = min(filter(None, (allowed, config.max_message_bytes)), default=_PLAIN_MESSAGE_BYTES)
+        self.max_payload = min(filter(None, (allowed, config.max_message_bytes)), default=requests.PLAIN_MESSAGE_BYTES)
         self.max_set = config.producer.batch_bytes
         if offer.max_request_bytes > 0:
             self.max_set = max(1, min(self.max_set, offer.max_request_bytes - _REQUEST_ROOM))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fastlog.client.kafka_fields import Place
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.mirror.mirror import Mirror
 from fastlog.mirror.source import MessageSource
@@ -50,7 +51,7 @@ class MirrorReport:
                         "entries": counts.entries,
                         "bytes": counts.bytes,
                         "left_out": counts.left_out,
-                        "lag_bytes": _of_topic(topic, lag),
+                        "lag_bytes": lag_of(topic, lag),
                     }
                     for topic, counts in sorted(totals.by_topic.items())
                 },
@@ -82,19 +83,23 @@ def _text(found: dict[str, Any]) -> str:
         return f"{found['source']}: {found['state']}"
     unknown = f", {found['lag_unknown']} partitions do not tell" if found["lag_unknown"] else ""
     silent = "" if found["acknowledged"] else "sent, not acknowledged: "
-    text = (
+    return (
         f"{found['source']}: {silent}{found['entries']} entries, {short(found['bytes'])}B; now"
         f" {short(found['entries_per_second'])}/s, {short(found['bytes_per_second'])}B/s;"
         f" lag {short(found['lag_bytes'])}B in {found['partitions']} partitions{unknown}"
         + extras(found["repeated"], found["possibly_repeated"], found["left_out"])
+        + waiting_text(found["waiting"])
     )
-    waiting = found["waiting"]
-    for name in list(waiting)[:_SHOWN]:
-        text += f"; {name} waits: {waiting[name]}"
+
+
+def waiting_text(waiting: Mapping[str, str]) -> str:
+    """What waits, each with the reason; not all where it is much."""
+    text = "".join(f"; {name} waits: {why}" for name, why in list(waiting.items())[:_SHOWN])
     return text + (f"; {len(waiting) - _SHOWN} more wait" if len(waiting) > _SHOWN else "")
 
 
 def extras(repeated: int, doubtful: int, left_out: int) -> str:
+    """What happened besides, in words."""
     said = [
         f"{repeated} sent twice" if repeated else "",
         f"up to {doubtful} more stored twice" if doubtful else "",
@@ -109,12 +114,14 @@ def _state(source: MessageSource) -> str:
     return "" if source.is_checked else "waits until the brokers of both sides are known"
 
 
-def _of_topic(topic: str, lag: dict[TopicPartition, int | None]) -> int | None:
-    values = [value for source, value in lag.items() if source.topic == topic]
+def lag_of(topic: str, lag: Mapping[TopicPartition, int | None] | Mapping[Place, int | None]) -> int | None:
+    """The lag of a topic; None where that of a partition is not known, or there is none."""
+    values = [value for place, value in lag.items() if place[0] == topic]
     return None if not values or None in values else sum(value or 0 for value in values)
 
 
 def line(error: BaseException | None) -> str:
+    """An error in one line."""
     return " ".join(str(error).split())
 
 

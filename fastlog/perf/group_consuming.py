@@ -15,7 +15,7 @@ from fastlog.client.addresses import Address
 from fastlog.consumer.connector import Consumer
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.stream import NoMessage, Stream, StreamArrays
-from fastlog.coordination.session import Session
+from fastlog.coordination.session import remove_tree
 from fastlog.errors import ConsumerTimeout, CoordinationError, FastlogError
 from fastlog.perf._sizes import total_bytes
 from fastlog.perf.broker_consuming import ConsumerRun
@@ -200,10 +200,4 @@ def _remove_group(options: ConsumerOptions, group: str) -> None:
     from fastlog.coordination.zookeeper import ZooKeeperSession
 
     with ZooKeeperSession(options.zk_connect, connection_timeout=options.connect_timeout, makes_root=False) as session:
-        _remove(session, group_path(group))
-
-
-def _remove(session: Session, path: str) -> None:
-    for name in session.children(path) or []:
-        _remove(session, f"{path}/{name}")
-    session.delete(path)
+        remove_tree(session, group_path(group))

@@ -24,7 +24,7 @@ from fastlog.errors import ConfigError, MissingDependencyError, TableConflictErr
 from fastlog.installation import how_to_install
 from fastlog.retry import pause_after
 from fastlog.spark.entries import ActiveFile, NewFile
-from fastlog.spark.lake import METADATA, Lake, TableChange
+from fastlog.spark.lake import METADATA, Lake, TableChange, check_unchanged
 from fastlog.spark.staging import TableStaging, Upkeep
 from fastlog.spark.storage import TableLocation, located, sync
 
@@ -235,7 +235,7 @@ class IcebergLake:
 
         identity = uuid.uuid4().hex
         for attempt in range(_TRIES):
-            self._check(change)
+            check_unchanged(self, change)
             try:
                 self._asked(lambda: self._attempt(change, identity))
             except (CommitFailedException, TableUnavailableError) as error:
@@ -258,19 +258,6 @@ class IcebergLake:
     def _opened(self) -> Table:
         assert self._table is not None
         return self._table
-
-    def _check(self, change: TableChange) -> None:
-        for name, step in change.steps.items():
-            if self.number(name) != step.before:
-                raise TableConflictError(
-                    f"{self}: another writer has changed the table: {name} is {self.number(name)}, not {step.before}"
-                )
-
-        if change.removed:
-            there = {file.path for file in self.files()}
-            for removed in change.removed:
-                if removed.path not in there:
-                    raise TableConflictError(f"{self}: another writer has removed {removed.path}")
 
     def _check_names(self) -> None:
         names: dict[int, set[str]] = {}

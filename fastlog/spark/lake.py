@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from fastlog.errors import ConfigError, TableConflictError, TableUnavailableError, TableWriteError
@@ -56,6 +56,27 @@ class TableChange:
     same_rows: bool = False
     """Whether the files that are added have the rows of those that are removed, and no others: who follows what is new
     in the table passes over it."""
+
+
+class ChangeableTable(Protocol):
+    """What a change is checked against: the numbers and the files of a table as it was opened or loaded last."""
+
+    def number(self, name: str) -> int | None: ...
+    def files(self) -> Iterable[ActiveFile]: ...
+
+
+def check_unchanged(table: ChangeableTable, change: TableChange) -> None:
+    """Raise ``TableConflictError`` where another writer has changed what the change starts from."""
+    for name, step in change.steps.items():
+        if table.number(name) != step.before:
+            raise TableConflictError(
+                f"{table}: another writer has changed the table: {name} is {table.number(name)}, not {step.before}"
+            )
+    if change.removed:
+        there = {file.path for file in table.files()}
+        for file in change.removed:
+            if file.path not in there:
+                raise TableConflictError(f"{table}: another writer has removed {file.path}")
 
 
 class Lake:
@@ -295,7 +316,7 @@ class Lake:
         identity = uuid.uuid4().hex
         began = self.version
         for attempt in range(_TRIES):
-            self._check(change)
+            check_unchanged(self, change)
             try:
                 self._attempt(change, identity)
             except (DeltaError, OSError) as error:
@@ -311,18 +332,6 @@ class Lake:
                 return
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _check(self, change: TableChange) -> None:
-        for name, step in change.steps.items():
-            if self.number(name) != step.before:
-                raise TableConflictError(
-                    f"{self}: another writer has changed the table: {name} is {self.number(name)}, not {step.before}"
-                )
-        if change.removed:
-            there = {file.path for file in self.files()}
-            for file in change.removed:
-                if file.path not in there:
-                    raise TableConflictError(f"{self}: another writer has removed {file.path}")
 
     def _attempt(self, change: TableChange, identity: str) -> None:
         from deltalake import CommitProperties, Transaction

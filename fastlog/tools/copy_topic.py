@@ -16,13 +16,14 @@ from fastlog.errors import DeliveryError, FastlogError, MessageTooLargeError, Tr
 from fastlog.producer import Producer
 from fastlog.producer.hooks import Delivery
 from fastlog.tools import options
-from fastlog.tools.deliveries import NOT_ACKNOWLEDGED, PLAIN_MESSAGE_BYTES, Losses
+from fastlog.tools.deliveries import MOST_MESSAGE_BYTES, NOT_ACKNOWLEDGED, Losses
 from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.record_topics import create, records_at
 from fastlog.tools.replay_times import EnvelopeTimes, MessageTimes, RateTimes, RecordTimes, SegmentTimes
 from fastlog.tools.report import EXIT_USAGE, CommandError, note
 from fastlog.tools.same_topic import SameTopic
 from fastlog.tools.topic_places import PartitionPlace, Site, find_sites, open_consumer
+from fastlog.wire import requests
 from fastlog.zkpaths import PartitionId
 
 _FETCH_BYTES = 512 * 1024
@@ -33,7 +34,6 @@ _GATHERED = 1000
 _CLOSE_SECONDS = 30.0
 _INTERRUPTED_SECONDS = 5.0
 _QUEUE_MS = 5
-_MOST_MESSAGE_BYTES = 2**31 - 1 - 2**20
 
 
 Item = bytes | ConsumedMessage
@@ -66,7 +66,7 @@ class CopyTarget:
         announced = [site for site in sites if site.places] or sites
         self.is_acknowledged = not any(site.is_plain for site in announced)
         """Otherwise nobody knows what was stored: a plain 0.7 broker does not answer."""
-        plain_limit = _MOST_MESSAGE_BYTES if self.is_acknowledged else PLAIN_MESSAGE_BYTES
+        plain_limit = MOST_MESSAGE_BYTES if self.is_acknowledged else requests.PLAIN_MESSAGE_BYTES
         self.losses = Losses("fastlog replay", note)
         choices = [PartitionId(site.broker, number) for site in announced for number in range(site.configured)]
         self._choices: list[PartitionId | None] = [None] * len(sources)

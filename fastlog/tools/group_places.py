@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from fastlog.client import coordinator as codes
 from fastlog.client.addresses import Address
 from fastlog.client.coordinator import CoordinatorError, meaning_of
 from fastlog.client.registrations import read_addresses
@@ -13,12 +12,12 @@ from fastlog.consumer import group_view
 from fastlog.consumer.broker_groups.view import BrokerGroups
 from fastlog.consumer.group_view import GroupView
 from fastlog.consumer.partitions import TopicPartition
-from fastlog.coordination.session import Session
+from fastlog.coordination.session import Session, remove_tree
 from fastlog.kafka_codes import Code
 from fastlog.errors import CoordinationError
 from fastlog.tools import offset_moves
 from fastlog.tools.offset_moves import Move
-from fastlog.tools.report import EXIT_FAILED, EXIT_UNREACHABLE, CommandError, note
+from fastlog.tools.report import EXIT_FAILED, EXIT_UNREACHABLE, CommandError, note_left_out
 from fastlog.zkpaths import PartitionId, group_path, offset_path
 
 
@@ -74,7 +73,7 @@ class ZooKeeperGroupStore:
         return group_view.announced(self._session, topic)
 
     def addresses(self) -> dict[int, Address]:
-        return read_addresses(self._session, lambda path, so, error: note(f"left out: {path}: {error}: {so}"))
+        return read_addresses(self._session, note_left_out)
 
     def move(self, group: str, partition: TopicPartition, new: int) -> Move:
         return offset_moves.made(self._session, group, partition, new)
@@ -87,12 +86,7 @@ class ZooKeeperGroupStore:
             self._session.delete(offset_path(group, *partition))
 
     def remove(self, group: str) -> None:
-        self._remove(group_path(group))
-
-    def _remove(self, path: str) -> None:
-        for name in self._session.children(path) or []:
-            self._remove(f"{path}/{name}")
-        self._session.delete(path)
+        remove_tree(self._session, group_path(group))
 
 
 class BrokerGroupStore:

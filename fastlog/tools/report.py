@@ -67,6 +67,11 @@ def note(text: str) -> None:
         print(printable(text, "\n\t"), file=sys.stderr, flush=True)
 
 
+def note_left_out(path: str, so: str, error: Exception) -> None:
+    """Print that a malformed node of ZooKeeper is passed over, and what follows from that."""
+    note(f"left out: {path}: {error}: {so}")
+
+
 def set_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """The callback of ``--debug``: from now on errors come with their traceback."""
     global _debug

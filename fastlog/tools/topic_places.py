@@ -10,11 +10,11 @@ from fastlog.client.topics import described_in, readable_end
 from fastlog.consumer.broker_logs import plain_extent
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.coordination.session import Session
-from fastlog.errors import CoordinationError, error_for, meaning_of
+from fastlog.errors import error_for, meaning_of
 from fastlog.tools import groups_access, options
 from fastlog.tools.record_topics import described as described_records
 from fastlog.tools.record_topics import record_broker_or_none
-from fastlog.tools.report import EXIT_USAGE, CommandError, note
+from fastlog.tools.report import EXIT_USAGE, CommandError, note_left_out
 from fastlog.wire import responses
 from fastlog.zkpaths import PartitionId
 
@@ -141,10 +141,7 @@ def _read(session: Session, topic: str) -> tuple[dict[int, Address], dict[int, i
     """Where brokers are, and how many partitions of the topic they announce."""
     from fastlog.client.registrations import read_addresses, read_partitions
 
-    def left_out(path: str, so: str, error: CoordinationError) -> None:
-        note(f"left out: {path}: {error}: {so}")
-
-    return read_addresses(session, left_out), read_partitions(session, topic, left_out)
+    return read_addresses(session, note_left_out), read_partitions(session, topic, note_left_out)
 
 
 def _site(

@@ -36,6 +36,8 @@ METADATA_VERSION = 2
 """The newest of METADATA, the only request that has more than one: since 2, its answer tells when logs were made."""
 MAX_MADE_PARTITIONS = 1024
 """The most new partitions that one CREATE_TOPIC makes; whoever wants more asks again, for more."""
+PLAIN_MESSAGE_BYTES = 1_000_000
+"""0.7.2's ``max.message.size``. A plain broker tells no limit, and drops what is longer without a word."""
 ACKS_APPENDED = 1
 ACKS_FLUSHED = 2
 ANY_PARTITION = -1

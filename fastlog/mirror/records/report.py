@@ -6,12 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fastlog.client.kafka_fields import Place
 from fastlog.mirror.records.mirror import RecordMirror
-from fastlog.mirror.report import extras, line, short
+from fastlog.mirror.report import extras, lag_of, line, short, waiting_text
 from fastlog.mirror.totals import Totals
-
-_SHOWN = 3
 
 
 class RecordReport:
@@ -45,7 +42,7 @@ class RecordReport:
                         "records": counts.entries,
                         "bytes": counts.bytes,
                         "left_out": counts.left_out,
-                        "lag_records": _of_topic(topic, lag),
+                        "lag_records": lag_of(topic, lag),
                     }
                     for topic, counts in sorted(totals.by_topic.items())
                 },
@@ -73,18 +70,10 @@ def _text(found: dict[str, Any]) -> str:
     if found["state"]:
         return f"{found['source']}: {found['state']}"
     unknown = f", {found['lag_unknown']} of which are looked up" if found["lag_unknown"] else ""
-    text = (
+    return (
         f"{found['source']}: {found['records']} records, {short(found['bytes'])}B; now"
         f" {short(found['records_per_second'])}/s, {short(found['bytes_per_second'])}B/s;"
         f" lag {found['lag_records']} records in {found['partitions']} partitions{unknown}"
         + extras(0, 0, found["left_out"])
+        + waiting_text(found["waiting"])
     )
-    waiting = found["waiting"]
-    for name in list(waiting)[:_SHOWN]:
-        text += f"; {name} waits: {waiting[name]}"
-    return text + (f"; {len(waiting) - _SHOWN} more wait" if len(waiting) > _SHOWN else "")
-
-
-def _of_topic(topic: str, lag: dict[Place, int | None]) -> int | None:
-    values = [value for place, value in lag.items() if place[0] == topic]
-    return None if not values or None in values else sum(value or 0 for value in values)
