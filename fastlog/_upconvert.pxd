@@ -12,7 +12,6 @@ cdef enum Upconvert:
 
 cdef enum:
     UPCONVERTED_HEAD = 61    # bytes of a batch before its records
-    MOST_OVERHEAD = 19       # bytes of a record besides its value
 
 # A batch that is being made: null keys, no headers, one time for all. It begins as zeroed memory, with ``most`` set.
 cdef struct Making:

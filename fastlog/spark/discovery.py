@@ -14,8 +14,8 @@ from fastlog.coordination.outage import Outage
 from fastlog.coordination.session import Session
 from fastlog.coordination.watched import AUDIT_SECONDS, Watched
 from fastlog.errors import CoordinationError, FastlogError, TransportError
-from fastlog.spark.addresses import NamedAddress
 from fastlog.retry import pause_after
+from fastlog.spark.addresses import NamedAddress
 from fastlog.zkpaths import BROKER_HOLDINGS, BROKER_TOPICS, holdings_path, parse_holdings
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from fastlog.consumer.broker_groups.view import BrokerGroups
 from fastlog.consumer.group_view import GroupView
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.coordination.session import Session, remove_tree
-from fastlog.kafka_codes import Code
 from fastlog.errors import CoordinationError
+from fastlog.kafka_codes import Code
 from fastlog.tools import offset_moves
 from fastlog.tools.offset_moves import Move
 from fastlog.tools.report import EXIT_FAILED, EXIT_UNREACHABLE, CommandError, note_left_out

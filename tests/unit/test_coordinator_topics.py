@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fastlog.log import _files
-from fastlog.log.deletion import leave_wish
+from fastlog.log.deletion import leave_marker
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.internal_logs import newest_snapshot
@@ -465,7 +465,7 @@ def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> Non
             topic_id=first.topic_id,
             settled=partition == 1,
         )
-    leave_wish("goes", [running.directory], FileOps())
+    leave_marker("goes", [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until("it has gone", lambda: not running.topics.partitions("goes"))
     asked = running.begin_to_ask(20, 6, topics=[{"name": "stays", "topic_id": bytes(16)}], timeout=30_000)
@@ -482,7 +482,7 @@ def test_a_new_coordinator_shows_what_is_written_down_and_no_more(running: Coord
     running.create("grows", 1)
     running.create("goes", 1)
     (first,) = running.topics.partitions("grows")
-    leave_wish("goes", [running.directory], FileOps())
+    leave_marker("goes", [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until("it has gone", lambda: not running.topics.partitions("goes") and not running.arena.leaving())
     for name, partition, topic_id in (("grows", 1, first.topic_id), ("goes", 0, uuid.uuid4().bytes)):
@@ -682,7 +682,7 @@ def test_a_log_that_has_gone_is_made_again(running: Coordinated) -> None:
     """What is known of the slot of before counts no more: the next write stands in the new one."""
     running.create("t")
     (former,) = [view for view in running.arena.views() if view.topic == METADATA_TOPIC]
-    leave_wish(METADATA_TOPIC, [running.directory], FileOps())
+    leave_marker(METADATA_TOPIC, [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until(
         "it has gone", lambda: running.arena.live_view(former.index) is None and not running.arena.leaving()

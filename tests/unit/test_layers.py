@@ -39,8 +39,7 @@ LAYERS = {
     "workers": "fastlog.workers fastlog.acceptor fastlog.registry",  # the processes
     "coordinator": "fastlog.workers.coordinator",
     "moving": "fastlog.moving",  # directories of Apache Kafka's, while no broker has them
-    "supervisor": "fastlog.supervisor",
-    "broker": "fastlog.broker fastlog.binding",
+    "supervisor": "fastlog.supervisor fastlog.broker fastlog.binding",  # what starts the processes and watches them
     "connections": "fastlog.client",  # what the clients and the commands share
     "measuring": "fastlog.perf",  # what the perf commands are made of
     "mirroring": "fastlog.mirror",
@@ -73,13 +72,12 @@ MAY_IMPORT = {
     "coordinator": f"{SHARED} log engine kafka workers",
     "moving": f"{SHARED} log workers coordinator",
     "supervisor": f"{SHARED} log workers coordinator",
-    "broker": f"{SHARED} log workers coordinator supervisor",
     "connections": f"{SHARED} coordination",
     "clients": f"{SHARED} connections coordination",
     "measuring": f"{SHARED} connections clients coordination",
     "mirroring": f"{SHARED} connections clients coordination",
     "spark": f"{SHARED} connections clients coordination",
-    "tools": f"{SHARED} connections clients measuring mirroring moving supervisor broker coordination zkserver",
+    "tools": f"{SHARED} connections clients measuring mirroring moving supervisor coordination zkserver",
     "jobs": f"{SHARED} connections clients coordination spark tools",
     "tests": "",  # itself not looked at
     "perf": " ".join(LAYERS),  # it imports what it measures, and starts brokers as the tests do
@@ -90,7 +88,7 @@ EXCEPTIONS = {
     (f"fastlog.tools.{name}", "log") for name in ("dump_log", "fsck", "import_kafka", "export_kafka", "moving_report")
 }
 
-MOST_FLOORS = 15
+MOST_FLOORS = 14
 
 CIRCLES = [
     # Stubs of compiled modules that name each other's types; compiled, they import one way only.
@@ -101,7 +99,7 @@ CIRCLES = [
 ]
 """Modules that name each other: all within a package, most of them for types alone."""
 
-SERVER_LAYERS = {"log", "net", "engine", "kafka07", "kafka", "workers", "coordinator", "supervisor", "broker"}
+SERVER_LAYERS = {"log", "net", "engine", "kafka07", "kafka", "workers", "coordinator", "supervisor"}
 LAYER_BY_MODULE = {module: layer for layer, modules in LAYERS.items() for module in modules.split()}
 OURS = {module.partition(".")[0] for module in LAYER_BY_MODULE}
 
@@ -329,8 +327,8 @@ def test_a_circle_is_found_over_any_number_of_modules() -> None:
         ("fastlog/consumer/a.py", "import fastlog.log.files", "(clients) imports fastlog.log.files (log)"),
         ("fastlog/producer/a.py", "import fastlog.acceptor", "(clients) imports fastlog.acceptor (workers)"),
         ("fastlog/consumer/a.py", "import fastlog.registry", "(clients) imports fastlog.registry (workers)"),
-        ("fastlog/consumer/a.py", "import fastlog.broker", "(clients) imports fastlog.broker (broker)"),
-        ("fastlog/spark/a.py", "import fastlog.broker", "(spark) imports fastlog.broker (broker)"),
+        ("fastlog/consumer/a.py", "import fastlog.broker", "(clients) imports fastlog.broker (supervisor)"),
+        ("fastlog/spark/a.py", "import fastlog.broker", "(spark) imports fastlog.broker (supervisor)"),
         ("fastlog/tools/lag.py", "import fastlog.log", "fastlog.tools.lag (tools) imports fastlog.log (log)"),
         ("fastlog/tools/lag.py", "import perf.report", "fastlog.tools.lag (tools) imports perf.report (perf)"),
         ("fastlog/testing.py", "import tests.harness", "fastlog.testing (tools) imports tests.harness (tests)"),

@@ -17,7 +17,7 @@ from fastlog.log._append import end_life
 from fastlog.log._arena import STATE_READ_ONLY
 from fastlog.log._shared_memory import KEEPER, STAGE_FLUSHER
 from fastlog.log.check import check_partition, log_start_of
-from fastlog.log.deletion import leave_wish
+from fastlog.log.deletion import leave_marker
 from fastlog.log.files import FileOps
 from fastlog.log.formats import FORMATS
 from fastlog.log.formats.record_batches import RECORD_BATCHES
@@ -541,7 +541,7 @@ def test_a_start_is_kept_between_two_partitions_whose_segments_go(tmp_path: Path
 def test_the_next_topic_of_a_name_begins_at_0(tmp_path: Path) -> None:
     log = filled(tmp_path)
     by = delete_to(log, 13)
-    leave_wish("t", [tmp_path], FileOps())
+    leave_marker("t", [tmp_path], FileOps())
     log.arena.want_deletion()
     for _ in range(10):
         if by._deletions.turn() is None:

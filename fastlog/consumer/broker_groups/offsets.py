@@ -17,8 +17,8 @@ from fastlog.consumer.partitions import TopicPartition
 from fastlog.coordination.session import SessionLostError
 from fastlog.counts import listed
 from fastlog.errors import CoordinationError
-
 from fastlog.kafka_codes import Code
+
 GONE = frozenset((Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID, Code.FENCED_INSTANCE_ID))
 """The codes with which the coordinator says that the caller is no member of this generation, and owns nothing."""
 _LOG = re.compile(r"\blog=(\d{1,18})\b", re.ASCII)

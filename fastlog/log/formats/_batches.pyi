@@ -17,6 +17,3 @@ def scan_stored(data: Buffer, least_offset: int = 0, is_dense: bool = False) -> 
 
 def read_head(data: Buffer) -> tuple[int, int, int, int, int] | None:
     """``(bytes, offset, next offset, largest time, records)`` as a batch begins; None where none can begin so."""
-
-def assign_offsets(data: Buffer, offset: int, epoch: int) -> None:
-    """Store offsets and leader epoch in whole batches, as an append does; ``data`` is writable. For tests and tools."""

@@ -269,9 +269,3 @@ def read_head(const uint8_t[::1] data):
     if data.shape[0] < BATCH_HEAD or not head(&data[0], &one):
         return None
     return one.bytes, one.offset, one.next_offset, one.max_timestamp, <int32_t>be32(&data[AT_COUNT])
-
-
-def assign_offsets(uint8_t[::1] data, uint64_t offset, uint32_t epoch):
-    """Store offsets and leader epoch in whole batches, as an append does; for tests and tools."""
-    if data.shape[0]:
-        assign(&data[0], <uint64_t>data.shape[0], offset, epoch)

@@ -58,14 +58,6 @@ class Context(NamedTuple):
         return self.broker.authorizer.is_allowed_on_cluster(self.client, operation)
 
 
-class Served(NamedTuple):
-    """A request kind: its versions, and what handles it."""
-
-    first: int
-    last: int
-    handle: Callable[[Request, Context], Handler]
-
-
 def deadline(timeout: Any) -> float:
     """When a request's time is over, on the monotonic clock; ``timeout`` is a ``timedelta``, which a client chose."""
     seconds: float = timeout.total_seconds()
