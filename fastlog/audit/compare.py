@@ -12,6 +12,7 @@ from fastlog.audit.events import Event, Range, SeenEvent, SentEvent
 
 OK, MISSING, DUPLICATE, UNREPORTED, PENDING = "ok", "missing", "duplicate", "unreported", "pending"
 _SHOWN_RANGES = 20
+_DEFAULT_WINDOW_MS = 60_000
 
 
 class AuditReport(NamedTuple):
@@ -135,9 +136,9 @@ def reports_lost(events: Iterable[Event]) -> int:
     return sum(max(found) + 1 - len(found) for found in numbers.values())
 
 
-def common_window(events: Iterable[Event], default_ms: int = 60_000) -> int:
-    """The shortest window, in ms, that consists of whole windows of every event."""
-    return math.lcm(*{event.window_ms for event in events}) if events else default_ms
+def common_window(events: Iterable[Event]) -> int:
+    """The shortest window, in ms, that consists of whole windows of every event; a minute where there is none."""
+    return math.lcm(*{event.window_ms for event in events}) if events else _DEFAULT_WINDOW_MS
 
 
 def compare(reports: Iterable[AuditReport], stage: Stage, window_ms: int, grace_ms: int) -> list[Row]:

@@ -215,14 +215,14 @@ class Connection:
         except OSError as error:
             raise self._broken(error) from error
 
-    def _wait(self, seconds: float, *, for_writing: bool = False, shown: float | None = None) -> None:
+    def _wait(self, seconds: float, *, for_writing: bool = False) -> None:
         try:
             with self._waiting():
                 ready = wait_ready(self._socket, select.POLLOUT if for_writing else select.POLLIN, seconds)
         except ValueError:
             raise ConnectionEnded(f"the connection to {self.peer} was closed") from None
         if not ready:
-            raise self._late(self._timeout if shown is None else shown)
+            raise self._late(self._timeout)
 
     def _late(self, seconds: float) -> TransportError:
         return TransportError(f"{self.peer} did not answer within {seconds:g} s")
@@ -375,9 +375,8 @@ class Broker:
 class BoundedBackoff:
     """Pauses between retries that grow from 20 ms to 1 s, until ``seconds`` after the first failure in a row."""
 
-    def __init__(self, seconds: float = 30.0, waiting: Waiting = nullcontext) -> None:
+    def __init__(self, seconds: float = 30.0) -> None:
         self._seconds = seconds
-        self._waiting = waiting
         self._since: float | None = None
         self._backoff = Backoff(_LEAST_PAUSE, 1.0)
 
@@ -392,7 +391,7 @@ class BoundedBackoff:
         self._since = self._since if self._since is not None else now
         if now + self._backoff.seconds - self._since > self._seconds:
             raise error
-        pause(self._backoff.next(), self._waiting)
+        pause(self._backoff.next())
 
 
 def _metadata(connection: Connection, topics: tuple[str, ...] | None, version: int) -> responses.MetadataAnswer:

@@ -52,8 +52,8 @@ class LocalLog:
     ``mapped``: hand out parts of a map, whose pages were read before; else bytes are read into memory.
     """
 
-    def __init__(self, topic: str, partition: int, *, mapped: bool, read: ReadInto = read_into, shown: int = 0) -> None:
-        self.limit = shown
+    def __init__(self, topic: str, partition: int, *, mapped: bool, read: ReadInto = read_into) -> None:
+        self.limit = 0
         """Nothing at or beyond this offset is read; it only grows."""
         self.mapped = mapped
         self._name = partition_directory_name(topic, partition)

@@ -56,7 +56,6 @@ class TimeLookup:
         time_ms: int | None,
         log_start: int = 0,
         limits: DeepLimits = DEFAULT_LIMITS,
-        files: FileOps | None = None,
     ) -> None:
         self._directory = directory
         below = sum(following.base <= log_start for following in segments[1:])
@@ -64,7 +63,7 @@ class TimeLookup:
         self._log_start = log_start
         self._visible_offset, self._visible_end = visible
         self._limits = limits
-        self._files = files or FileOps()
+        self._files = FileOps()
         self._number = format_number(RECORD_BATCHES)
         self._work = self._largest() if time_ms is None else self._first(time_ms)
         self.found: TimedOffset | None = None

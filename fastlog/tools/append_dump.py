@@ -55,7 +55,7 @@ def load(
             name = topic or reader.head.topic
             kind = RecordDump if reader.head.is_of_records else MessageDump
             appender: DumpAppender[Any] = kind(name, reader, resume, timeout, ConsoleProgress("loaded", shown=shown))
-            sites = find_all_sites(name, brokers, zookeeper, timeout, of_records=True)
+            sites = find_all_sites(name, brokers, zookeeper, timeout)
             try:
                 appender.prepare(sites)
                 appender.run()

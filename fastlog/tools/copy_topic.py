@@ -347,5 +347,5 @@ def record_sites(topic: str, sites: list[Site], like: str, source: Site, timeout
             settings = {name: one.value or "" for name, one in records.settings(like).items() if one.is_own}
         count = max(place.partition.partition for place in source.places) + 1
         create(options.broker_at(str(sites[0].address), timeout), topic, count, settings)
-        sites = find_sites(topic, str(sites[0].address), None, timeout, of_records=True)
+        sites = find_sites(topic, str(sites[0].address), None, timeout)
     return sites

@@ -158,7 +158,7 @@ def replay_command(
     places = [place for site in found for place in site.places]
     if to_zookeeper is None and to_brokers is None:
         to_zookeeper = zookeeper
-    sites = find_all_sites(target, to_brokers or brokers, to_zookeeper, connect_timeout, of_records=True)
+    sites = find_all_sites(target, to_brokers or brokers, to_zookeeper, connect_timeout)
     if source == target and {place.address for place in places} & {site.address for site in sites}:
         raise CommandError(
             f"{source!r} cannot be replayed into itself",

@@ -138,11 +138,11 @@ def _quiet() -> Iterator[None]:
 class SelfTest:
     """The steps, in order, on one broker; each raises when something does not work, or says what it did."""
 
-    def __init__(self, running: RunningBroker, clients: Sequence[SelfTestClient] | None = None) -> None:
+    def __init__(self, running: RunningBroker) -> None:
         self._running = running
         today = today_client()
-        self._is_today_missing = clients is None and not today
-        self._clients = list(clients) if clients is not None else [Kafka07Client(), *today]
+        self._is_today_missing = not today
+        self._clients: list[SelfTestClient] = [Kafka07Client(), *today]
         self._sent = dict.fromkeys((client.topic for client in self._clients), 0)
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:

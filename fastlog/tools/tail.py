@@ -88,7 +88,7 @@ def tail_command(
 
     names = tuple(dict.fromkeys(topics))
     tail = TopicFollower(
-        lambda topic: find_sites(topic, brokers, zookeeper, connect_timeout, of_records=True),
+        lambda topic: find_sites(topic, brokers, zookeeper, connect_timeout),
         connect_timeout,
         form,
         headers=len(names) > 1 and form == "text" and not length_prefixed and not no_headers,

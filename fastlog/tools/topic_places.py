@@ -43,12 +43,8 @@ class Site(NamedTuple):
     """The topic consists of record batches."""
 
 
-def find_sites(
-    topic: str, brokers: str, zookeeper: str | None, timeout: float, *, of_records: bool = False
-) -> list[Site]:
+def find_sites(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Site]:
     """Every broker that is named, or that announces the topic in ZooKeeper, by its id.
-
-    ``of_records``: also where the topic is one of record batches, on the brokers that are named.
 
     Raises:
         CommandError: a broker does not tell what is needed, or two are one.
@@ -56,7 +52,7 @@ def find_sites(
         CoordinationError: ZooKeeper cannot be reached.
     """
     if zookeeper is None:
-        found = [_site(topic, address, timeout, of_records=of_records) for address in parse_brokers(brokers)]
+        found = [_site(topic, address, timeout) for address in parse_brokers(brokers)]
     else:
         found = _registered(topic, zookeeper, timeout)
     by_id: dict[int, Site] = {}
@@ -71,14 +67,12 @@ def find_sites(
     return sorted(by_id.values())
 
 
-def find_topic_sites(
-    topic: str, brokers: str, zookeeper: str | None, timeout: float, *, of_records: bool = True
-) -> list[Site]:
+def find_topic_sites(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Site]:
     """The brokers that have partitions of the topic, in their order.
 
     Raises as ``find_sites``, and when there is none, or when it is of one kind on one broker and of another elsewhere.
     """
-    sites = find_sites(topic, brokers, zookeeper, timeout, of_records=of_records)
+    sites = find_sites(topic, brokers, zookeeper, timeout)
     kept = [site for site in sites if site.places]
     if len({site.is_of_records for site in kept}) > 1:
         raise CommandError(
@@ -98,15 +92,13 @@ def find_topic_sites(
     return kept
 
 
-def find_all_sites(
-    topic: str, brokers: str, zookeeper: str | None, timeout: float, *, of_records: bool = False
-) -> list[Site]:
+def find_all_sites(topic: str, brokers: str, zookeeper: str | None, timeout: float) -> list[Site]:
     """The same for who produces: in ZooKeeper all live brokers, since none may announce the topic yet.
 
     Of a plain 0.7 broker nobody knows how many partitions it will have then: it has none here.
     """
     if zookeeper is None:
-        return find_sites(topic, brokers, None, timeout, of_records=of_records)
+        return find_sites(topic, brokers, None, timeout)
     with groups_access.session_at(zookeeper, timeout) as session:
         addresses, counts = _read(session, topic)
     if not addresses:
@@ -117,8 +109,7 @@ def find_all_sites(
             EXIT_USAGE,
         )
     return [
-        _site(topic, address, timeout, broker, counts.get(broker, 0), of_records=of_records)
-        for broker, address in sorted(addresses.items())
+        _site(topic, address, timeout, broker, counts.get(broker, 0)) for broker, address in sorted(addresses.items())
     ]
 
 
@@ -144,15 +135,7 @@ def _read(session: Session, topic: str) -> tuple[dict[int, Address], dict[int, i
     return read_addresses(session, note_left_out), read_partitions(session, topic, note_left_out)
 
 
-def _site(
-    topic: str,
-    address: Address,
-    timeout: float,
-    broker: int | None = None,
-    count: int = 0,
-    *,
-    of_records: bool = False,
-) -> Site:
+def _site(topic: str, address: Address, timeout: float, broker: int | None = None, count: int = 0) -> Site:
     """Ask a broker; ``broker`` and ``count`` are what ZooKeeper says of it."""
     asked = options.broker_at(str(address), timeout, waits=broker is None)
     metadata = asked.metadata_or_none((topic,))
@@ -167,14 +150,7 @@ def _site(
         return Site(broker, address, True, count, tuple(_plain_places(topic, address, timeout, broker, count)))
     described = described_in(metadata, topic)
     if described.error and (found := _of_records(topic, asked, address, metadata.broker_id)) is not None:
-        if of_records:
-            return found
-        raise CommandError(
-            f"topic {topic!r} is one of record batches",
-            "this command copies messages of Kafka 0.7 as they are",
-            "fastlog consume --length-prefixed and fastlog produce copy values; fastlog export copies whole topics",
-            EXIT_USAGE,
-        )
+        return found
     if described.error:
         refused = error_for(described.error)
         raise CommandError(

@@ -12,7 +12,7 @@ from fastlog.log._arena import Arena
 from fastlog.workers._authorizer import Authorizer
 from fastlog.workers.authorization import Client, Operation
 from fastlog.workers.child import Listener
-from fastlog.workers.coordinator.codec import Fields, Request
+from fastlog.workers.coordinator.codec import Fields
 from fastlog.workers.coordinator.groups.groups import Groups
 from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.topics import Topics

@@ -64,8 +64,8 @@ def _always(text: str) -> Callable[[BrokerConfig], str]:
     return lambda _: text
 
 
-def _key(name: str, kind: Type, effect: Effect, default: str, low: float = 0, high: float = 0, note: str = "") -> Key:
-    return Key(name, kind, effect, _always(default), low, high, note=note)
+def _key(name: str, kind: Type, effect: Effect, default: str, low: float = 0, high: float = 0) -> Key:
+    return Key(name, kind, effect, _always(default), low, high)
 
 
 FIRST_OFFSETS = "fastlog.first.offsets"

@@ -92,11 +92,11 @@ class Pending:
 class Topics:
     """For the loop's thread; ``Step`` runs on the worker's."""
 
-    def __init__(self, config: BrokerConfig, arena: Arena, loop: Loop, files: FileOps | None = None) -> None:
+    def __init__(self, config: BrokerConfig, arena: Arena, loop: Loop) -> None:
         self._config = config
         self._arena = arena
         self._loop = loop
-        self._files = files or FileOps()
+        self._files = FileOps()
         self._directories = [Path(path) for path in arena.log_dirs]
         self._manager = LogManager(config, arena, self._files)
         self._workers_manager = LogManager(config, arena, self._files)
