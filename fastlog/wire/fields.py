@@ -65,9 +65,9 @@ class Reader:
         """An int32 size and that many bytes."""
         return self.take(self.int32(f"size of {name}"), name)
 
-    def count(self, name: str, least_bytes_each: int, bits: int = 32) -> int:
+    def count(self, name: str, least_bytes_each: int) -> int:
         """A number of items, refused when it is negative or more than can follow in the bytes left."""
-        count = self.int16(name) if bits == 16 else self.int32(name)
+        count = self.int32(name)
         if count < 0 or count > self.left // least_bytes_each:
             raise self.error(f"{name} is {count}, with {self.left} bytes left")
         return count

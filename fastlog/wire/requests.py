@@ -44,38 +44,6 @@ ANY_PARTITION = -1
 TIME_LATEST = -1
 TIME_EARLIEST = -2
 
-_LEAST_PRODUCE_BYTES = 2 + 4 + 4
-_LEAST_FETCH_BYTES = 2 + 4 + 8 + 4
-
-
-class ProduceRequest(NamedTuple):
-    """Append a message set; never answered."""
-
-    topic: str
-    partition: int
-    message_set: bytes
-
-
-class FetchRequest(NamedTuple):
-    """Read at most ``max_bytes`` from ``offset``."""
-
-    topic: str
-    partition: int
-    offset: int
-    max_bytes: int
-
-
-class MultiFetchRequest(NamedTuple):
-    """MULTIFETCH: several fetches with one answer."""
-
-    fetches: tuple[FetchRequest, ...]
-
-
-class MultiProduceRequest(NamedTuple):
-    """Several produces, handled in order; never answered."""
-
-    produces: tuple[ProduceRequest, ...]
-
 
 class OffsetsRequest(NamedTuple):
     """At most ``max_count`` segment starts not newer than ``time`` (epoch ms, -1 latest, -2 earliest)."""
@@ -84,31 +52,6 @@ class OffsetsRequest(NamedTuple):
     partition: int
     time: int
     max_count: int
-
-
-class ProduceAckRequest(NamedTuple):
-    """Append a message set and answer when it is appended (acks 1) or flushed (acks 2)."""
-
-    correlation_id: int
-    acks: int
-    topic: str
-    partition: int
-    message_set: bytes
-    producer_id: int = -1
-    epoch: int = -1
-    sequence: int = -1
-
-
-class HeldFetchRequest(NamedTuple):
-    """A fetch that waits up to ``max_wait_ms`` until ``min_bytes`` are visible."""
-
-    correlation_id: int
-    max_wait_ms: int
-    min_bytes: int
-    topic: str
-    partition: int
-    offset: int
-    max_bytes: int
 
 
 class MetadataRequest(NamedTuple):
@@ -155,19 +98,9 @@ class DeleteTopicRequest(NamedTuple):
 
 
 Request = (
-    ProduceRequest
-    | FetchRequest
-    | MultiFetchRequest
-    | MultiProduceRequest
-    | OffsetsRequest
-    | ProduceAckRequest
-    | HeldFetchRequest
-    | MetadataRequest
-    | CutPointsRequest
-    | LocalReadRequest
-    | CreateTopicRequest
-    | DeleteTopicRequest
+    OffsetsRequest | MetadataRequest | CutPointsRequest | LocalReadRequest | CreateTopicRequest | DeleteTopicRequest
 )
+"""Those that the broker reads here; its compiled code reads the others."""
 
 
 def encode_produce(topic: str, partition: int, message_set: bytes) -> bytes:
@@ -301,48 +234,9 @@ def _fetch_body(topic: str, partition: int, offset: int, max_bytes: int) -> byte
     return string(topic) + pack("iqi", partition, offset, max_bytes)
 
 
-def _produce(reader: Reader) -> ProduceRequest:
-    topic, partition = reader.string("topic"), reader.int32("partition")
-    return ProduceRequest(topic, partition, reader.sized_bytes("message set"))
-
-
-def _fetch(reader: Reader) -> FetchRequest:
-    topic, partition = reader.string("topic"), reader.int32("partition")
-    return FetchRequest(topic, partition, reader.int64("offset"), reader.int32("max bytes"))
-
-
-def _multifetch(reader: Reader) -> MultiFetchRequest:
-    count = reader.count("count of fetches", _LEAST_FETCH_BYTES, bits=16)
-    return MultiFetchRequest(tuple(_fetch(reader) for _ in range(count)))
-
-
-def _multiproduce(reader: Reader) -> MultiProduceRequest:
-    count = reader.count("count of produces", _LEAST_PRODUCE_BYTES, bits=16)
-    return MultiProduceRequest(tuple(_produce(reader) for _ in range(count)))
-
-
 def _offsets(reader: Reader) -> OffsetsRequest:
     topic, partition = reader.string("topic"), reader.int32("partition")
     return OffsetsRequest(topic, partition, reader.int64("time"), reader.int32("max count"))
-
-
-def _produce_ack(reader: Reader, correlation_id: int) -> ProduceAckRequest:
-    acks = reader.int8("acks")
-    if acks not in (ACKS_APPENDED, ACKS_FLUSHED):
-        raise reader.error(f"acks is {acks}, known are {ACKS_APPENDED} and {ACKS_FLUSHED}")
-    producer_id, epoch, sequence = reader.int64("producer id"), reader.int16("epoch"), reader.int32("sequence")
-    produce = _produce(reader)
-    return ProduceAckRequest(
-        correlation_id, acks, produce.topic, produce.partition, produce.message_set, producer_id, epoch, sequence
-    )
-
-
-def _held_fetch(reader: Reader, correlation_id: int) -> HeldFetchRequest:
-    max_wait_ms, min_bytes = reader.int32("max wait"), reader.int32("min bytes")
-    fetch = _fetch(reader)
-    return HeldFetchRequest(
-        correlation_id, max_wait_ms, min_bytes, fetch.topic, fetch.partition, fetch.offset, fetch.max_bytes
-    )
 
 
 def _metadata(reader: Reader, correlation_id: int) -> MetadataRequest:
@@ -380,15 +274,9 @@ def _delete_topic(reader: Reader, correlation_id: int) -> DeleteTopicRequest:
 
 
 _KINDS_07: dict[int, Callable[[Reader], Request]] = {
-    PRODUCE: _produce,
-    FETCH: _fetch,
-    MULTIFETCH: _multifetch,
-    MULTIPRODUCE: _multiproduce,
     OFFSETS: _offsets,
 }
 _OWN_KINDS: dict[int, Callable[[Reader, int], Request]] = {
-    PRODUCE_ACK: _produce_ack,
-    HELD_FETCH: _held_fetch,
     METADATA: _metadata,
     CUT_POINTS: _cut_points,
     LOCAL_READ: _local_read,

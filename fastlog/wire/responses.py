@@ -29,13 +29,6 @@ _PARTITION = struct.Struct(">ihqqqq")  # the same, and when the log was made
 _HELD_FETCH_HEAD = struct.Struct(">ihqq")  # correlation id, error, high watermark, log start
 
 
-class FetchAnswer(NamedTuple):
-    """The bytes of one fetch; they may end inside a message."""
-
-    error: int
-    message_set: bytes = b""
-
-
 class OffsetsAnswer(NamedTuple):
     """The answer to OFFSETS: offsets, newest first."""
 
@@ -142,34 +135,10 @@ class DeleteTopicAnswer(NamedTuple):
     partitions: int = -1
 
 
-def encode_fetch(error: int, message_set: bytes = b"") -> bytes:
-    """A FETCH answer; after an error the set is left out, as old clients expect an empty body."""
-    return frame(pack("h", error), b"" if error else message_set)
-
-
-def encode_multifetch(answers: Iterable[FetchAnswer]) -> bytes:
-    """A MULTIFETCH answer; its own error is always 0, each part has its own."""
-    return frame(pack("h", 0), *(encode_fetch(answer.error, answer.message_set) for answer in answers))
-
-
 def encode_offsets(error: int, offsets: Iterable[int] = ()) -> bytes:
     """An OFFSETS answer."""
     found = tuple(offsets)
     return frame(pack("hi", error, len(found)), pack(f"{len(found)}q", *found))
-
-
-def encode_produce_ack(answer: ProduceAckAnswer) -> bytes:
-    """A PRODUCE_ACK answer; its body is there after an error too."""
-    return frame(
-        _own(answer.correlation_id, answer.error),
-        pack("iqq", answer.partition, answer.base_offset, answer.next_offset),
-    )
-
-
-def encode_held_fetch(answer: HeldFetchAnswer) -> bytes:
-    """A HELD_FETCH answer; after an error it has the positions and no messages."""
-    positions = pack("qq", answer.high_watermark, answer.log_start)
-    return frame(_own(answer.correlation_id, answer.error), positions, b"" if answer.error else answer.message_set)
 
 
 def encode_metadata(answer: MetadataAnswer, version: int = METADATA_VERSION) -> bytes:
@@ -229,31 +198,6 @@ def encode_own_error(correlation_id: int, error: int) -> bytes:
     return frame(_own(correlation_id, error))
 
 
-def decode_fetch(body: bytes) -> FetchAnswer:
-    """The answer to a FETCH. Raises ``ProtocolError`` when the body is too short."""
-    reader = Reader(body)
-    return FetchAnswer(reader.int16("error"), reader.rest())
-
-
-def decode_multifetch(body: bytes) -> tuple[FetchAnswer, ...]:
-    """The answers of a MULTIFETCH, in the order of its parts.
-
-    An error of the whole answer, which 0.7.2 never sends, is given as one part. Raises ``ProtocolError`` when a part
-    does not fit its announced size.
-    """
-    reader = Reader(body)
-    error = reader.int16("error")
-    if error:
-        return (FetchAnswer(error, reader.rest()),)
-    answers = []
-    while reader.left:
-        size = reader.int32("size of a part")
-        if size < _LEAST_SUB_ANSWER_BYTES:
-            raise reader.error(f"a part announces {size} bytes")
-        answers.append(decode_fetch(reader.take(size, "a part")))
-    return tuple(answers)
-
-
 def split_fetch(body: memoryview) -> tuple[int, memoryview]:
     """Error and messages of the answer to a FETCH, without a copy. Raises ``ProtocolError`` when it is too short."""
     return Reader(body).int16("error"), body[2:]
@@ -273,6 +217,15 @@ def split_multifetch(body: memoryview) -> list[tuple[int, memoryview]]:
         parts.append(split_fetch(rest[4 : 4 + size]))
         rest = rest[4 + size :]
     return parts
+
+
+def decode_held_fetch(body: bytes) -> HeldFetchAnswer:
+    """The answer to a HELD_FETCH. Raises ``ProtocolError`` when it is cut short."""
+    reader, correlation_id, error = _own_answer(body)
+    if error and not reader.left:
+        return HeldFetchAnswer(correlation_id, error)
+    high_watermark, log_start = reader.int64("high watermark"), reader.int64("log start")
+    return HeldFetchAnswer(correlation_id, error, high_watermark, log_start, b"" if error else reader.rest())
 
 
 def split_held_fetch(body: memoryview) -> tuple[HeldFetchAnswer, memoryview]:
@@ -302,15 +255,6 @@ def decode_produce_ack(body: bytes) -> ProduceAckAnswer:
     )
     reader.end()
     return answer
-
-
-def decode_held_fetch(body: bytes) -> HeldFetchAnswer:
-    """The answer to a HELD_FETCH. Raises ``ProtocolError`` when it is cut short."""
-    reader, correlation_id, error = _own_answer(body)
-    if error and not reader.left:
-        return HeldFetchAnswer(correlation_id, error)
-    high_watermark, log_start = reader.int64("high watermark"), reader.int64("log start")
-    return HeldFetchAnswer(correlation_id, error, high_watermark, log_start, b"" if error else reader.rest())
 
 
 def decode_metadata(body: bytes, version: int = METADATA_VERSION) -> MetadataAnswer:

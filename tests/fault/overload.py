@@ -8,6 +8,7 @@ from pathlib import Path
 from fastlog.wire import requests as rq
 from tests.fault.programs import run_program
 from tests.fault.registry import Outcome, scenario
+from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.hostile_broker import HostileBroker
 
@@ -25,7 +26,7 @@ def overload(count: int, seed: int, directory: Path) -> Outcome:
 
     def slow(request: rq.Request) -> bytes | None:
         nonlocal stored
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             time.sleep(PAUSE)
             stored += request.message_set.count(b"overload")
         return None

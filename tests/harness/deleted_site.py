@@ -10,7 +10,7 @@ from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import FIRST_PROCESSOR, KEEPER
 from fastlog.log.deletion import (
-    leave_wish,
+    leave_marker,
 )
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
@@ -52,9 +52,9 @@ class Site:
     def manager(self) -> LogManager:
         return LogManager(self.config, self.arena, logs.QuickFiles())
 
-    def wish(self, topic: str = "t") -> None:
+    def mark(self, topic: str = "t") -> None:
         """What a processor does for who asks."""
-        leave_wish(topic, self.roots, logs.QuickFiles())
+        leave_marker(topic, self.roots, logs.QuickFiles())
         self.arena.want_deletion()
 
     def keeper(self, files: FileOps | None = None) -> Deletions:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from fastlog._segment import payloads
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.frames import FrameReader
 from tests.harness.hostile_answers import Reply
 from tests.harness.server import Server
@@ -75,7 +76,7 @@ class FakeBroker(Server):
             for body in reader.frames():
                 if body.startswith(TODAY):
                     return  # as a broker that knows nothing of today's protocol
-                request = rq.decode_request(body)
+                request = wire07.decode_request(body)
                 self.seen[type(request).__name__] += 1
                 answer = self._answered(request)
                 if answer and not self._give(connection, request, answer):
@@ -114,26 +115,26 @@ class FakeBroker(Server):
 
     def _handled(self, request: rq.Request) -> bytes | None:
         match request:
-            case rq.ProduceRequest():
+            case wire07.ProduceRequest():
                 self._append(request.topic, request.partition, request.message_set)
                 return None
-            case rq.ProduceAckRequest():
+            case wire07.ProduceAckRequest():
                 placed = self._append(request.topic, request.partition, request.message_set)
-                return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 0, *placed))
-            case rq.FetchRequest():
-                return rs.encode_fetch(*self._fetched(request))
-            case rq.MultiFetchRequest():
-                return rs.encode_multifetch(map(self._fetched, request.fetches))
-            case rq.HeldFetchRequest():
+                return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 0, *placed))
+            case wire07.FetchRequest():
+                return wire07.encode_fetch(*self._fetched(request))
+            case wire07.MultiFetchRequest():
+                return wire07.encode_multifetch(map(self._fetched, request.fetches))
+            case wire07.HeldFetchRequest():
                 log = self.logs.get((request.topic, request.partition), b"")
                 if request.partition >= self._count(request.topic):
-                    return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 3, 0, 0))
+                    return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 3, 0, 0))
                 if request.offset > len(log):
-                    return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(log), 0))
+                    return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(log), 0))
                 if request.offset == len(log) and request.max_wait_ms:
                     threading.Event().wait(min(0.05, request.max_wait_ms / 1000))  # shorter than asked is allowed
                 found = log[request.offset :][: request.max_bytes]
-                return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, len(log), 0, found))
+                return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, len(log), 0, found))
             case rq.OffsetsRequest():
                 end = len(self.logs.get((request.topic, request.partition), b""))
                 borders = [end, 0] if end and request.time != rq.TIME_EARLIEST else [0]
@@ -152,13 +153,13 @@ class FakeBroker(Server):
         """How many partitions the topic may have."""
         return max([self.partitions, *(number + 1 for name, number in list(self.logs) if name == topic)])
 
-    def _fetched(self, request: rq.FetchRequest) -> rs.FetchAnswer:
+    def _fetched(self, request: wire07.FetchRequest) -> wire07.FetchAnswer:
         log = self.logs.get((request.topic, request.partition), b"")
         if request.partition >= self._count(request.topic):
-            return rs.FetchAnswer(3)
+            return wire07.FetchAnswer(3)
         if request.offset > len(log):
-            return rs.FetchAnswer(1)
-        return rs.FetchAnswer(0, log[request.offset :][: request.max_bytes])
+            return wire07.FetchAnswer(1)
+        return wire07.FetchAnswer(0, log[request.offset :][: request.max_bytes])
 
     def _metadata(self, request: rq.MetadataRequest) -> bytes:
         names = {topic for topic, _ in self.logs} if request.topics is None else set(request.topics)
@@ -213,7 +214,7 @@ def stalled(release: threading.Event) -> Callable[[rq.Request], bytes | None]:
     """A hook that holds produce requests back."""
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest | rq.ProduceRequest):
+        if isinstance(request, wire07.ProduceAckRequest | wire07.ProduceRequest):
             release.wait(60)
         return None
 

@@ -14,11 +14,12 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness import hostile_answers as lies
 from tests.harness import raw_client as raw
+from tests.harness import wire07
 from tests.harness.frames import FrameReader
 from tests.harness.hostile_answers import Reply, whole
 from tests.harness.server import Server
 
-OWN = (rq.ProduceAckRequest, rq.HeldFetchRequest, rq.MetadataRequest, rq.LocalReadRequest)
+OWN = (wire07.ProduceAckRequest, wire07.HeldFetchRequest, rq.MetadataRequest, rq.LocalReadRequest)
 _ACK_BODY_BYTES = 26
 _ACK_BYTES = 4 + _ACK_BODY_BYTES
 _HEAVY = 0.01
@@ -82,8 +83,8 @@ class HostileBroker(Server):
             poison = raw.entry(lies.POISON if self._own else b"a")
             return self._random.choice(
                 [
-                    rs.encode_held_fetch(rs.HeldFetchAnswer(2**31 - 1, 0, 0, 0, poison)),
-                    rs.encode_produce_ack(rs.ProduceAckAnswer(2**31 - 1, 0, 0, 0, 10)),
+                    wire07.encode_held_fetch(rs.HeldFetchAnswer(2**31 - 1, 0, 0, 0, poison)),
+                    wire07.encode_produce_ack(rs.ProduceAckAnswer(2**31 - 1, 0, 0, 0, 10)),
                     self._random.randbytes(3),
                     b"\0",
                 ]
@@ -93,12 +94,12 @@ class HostileBroker(Server):
         with self._lock:
             source = self._random
             try:
-                request = rq.decode_request(body)
+                request = wire07.decode_request(body)
             except InvalidRequestError:  # one of today's protocol: whoever finds no topic looks for it there, too
                 return Reply(stays=False)
             if not self._own and isinstance(request, OWN):
                 return Reply(stays=False)
-            if isinstance(request, rq.ProduceRequest):
+            if isinstance(request, wire07.ProduceRequest):
                 return self._unasked()
             truth = self._metadata_truth if isinstance(request, rq.MetadataRequest) else self._truth
             honest, frame = self._answer(request, source.random() < truth)
@@ -106,7 +107,7 @@ class HostileBroker(Server):
             if not honest and source.random() < 0.9:
                 reply = lies.spoiled(source, frame, isinstance(request, OWN))
             self.lies += not honest
-            if isinstance(request, rq.ProduceAckRequest):
+            if isinstance(request, wire07.ProduceAckRequest):
                 told.request(request.correlation_id, raw.deep_payloads(request.message_set))
                 self.acknowledged.update(told.answer(reply.data))
             return reply
@@ -127,14 +128,16 @@ class HostileBroker(Server):
         if honest:
             data = lies.HONEST
         match request:
-            case rq.FetchRequest():
-                return honest, rs.encode_fetch(0, data)
-            case rq.MultiFetchRequest():
+            case wire07.FetchRequest():
+                return honest, wire07.encode_fetch(0, data)
+            case wire07.MultiFetchRequest():
                 count = len(request.fetches) if honest else source.choice([2, 2, 0, 1, 3, 100])
-                return honest, rs.encode_multifetch(rs.FetchAnswer(0, data) for _ in range(count))
-            case rq.HeldFetchRequest():
+                return honest, wire07.encode_multifetch(wire07.FetchAnswer(0, data) for _ in range(count))
+            case wire07.HeldFetchRequest():
                 watermark = len(data) if honest else source.choice([0, len(data), 2**63 - 1, -1])
-                return honest, rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, watermark, 0, data))
+                return honest, wire07.encode_held_fetch(
+                    rs.HeldFetchAnswer(request.correlation_id, 0, watermark, 0, data)
+                )
             case rq.OffsetsRequest():
                 offsets = [0] if honest else source.choice([[], [5], [-1], [2**63 - 1], [1] * 9])
                 return honest, rs.encode_offsets(0, offsets)
@@ -146,9 +149,9 @@ class HostileBroker(Server):
                         request.correlation_id, 0, source.choice(directories), "kafka-0.7", 0, 2**62, bases
                     )
                 )
-            case rq.ProduceAckRequest():
+            case wire07.ProduceAckRequest():
                 place = (max(request.partition, 0), 0, len(request.message_set))
-                return honest, rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 0, *place))
+                return honest, wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 0, *place))
             case rq.MetadataRequest():
                 return honest, self._metadata(request, honest)
         raise AssertionError(request)

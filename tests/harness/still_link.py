@@ -32,6 +32,7 @@ from fastlog.producer.link import Link
 from fastlog.producer.waiting import OneShotEvent, OwnedThread
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.frames import FrameReader
 from tests.harness.timing import PATIENCE
 
@@ -87,14 +88,14 @@ class Peer:
         self._reader = FrameReader(2**24)
         connection.settimeout(PATIENCE)
 
-    def request(self) -> rq.ProduceAckRequest | rq.ProduceRequest:
+    def request(self) -> wire07.ProduceAckRequest | wire07.ProduceRequest:
         """Read and decode the next request."""
         while (body := self._reader.frame_or_none()) is None:
             data = self.connection.recv(1 << 16)
             assert data, "the producer ended the connection"
             self._reader.feed(data)
-        request = rq.decode_request(body)
-        assert isinstance(request, rq.ProduceAckRequest | rq.ProduceRequest)
+        request = wire07.decode_request(body)
+        assert isinstance(request, wire07.ProduceAckRequest | wire07.ProduceRequest)
         return request
 
     def messages(self) -> list[bytes]:
@@ -213,7 +214,7 @@ class StillLink:
         answers = b""
         for code in codes:
             request = peer.request()
-            assert isinstance(request, rq.ProduceAckRequest)
+            assert isinstance(request, wire07.ProduceAckRequest)
             answers += answer_to(request, code, offset)
         return self.say(peer, answers)
 
@@ -258,12 +259,14 @@ class StillLink:
         return self.link.delivered, self.link.failed, self.link.in_flight
 
 
-def answer_to(request: rq.ProduceAckRequest, code: int = 0, offset: int = 0) -> bytes:
+def answer_to(request: wire07.ProduceAckRequest, code: int = 0, offset: int = 0) -> bytes:
     """The answer of a broker that stored a request at an offset, or refuses it."""
     if code:
-        return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, code, request.partition, -1, -1))
+        return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, code, request.partition, -1, -1))
     end = offset + len(request.message_set)
-    return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 0, max(request.partition, 0), offset, end))
+    return wire07.encode_produce_ack(
+        rs.ProduceAckAnswer(request.correlation_id, 0, max(request.partition, 0), offset, end)
+    )
 
 
 @contextmanager

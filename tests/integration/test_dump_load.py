@@ -15,6 +15,7 @@ import pytest
 import fastlog
 from fastlog import testing
 from fastlog.testing import RunningBroker
+from tests.harness import wire07
 from tests.harness.broker import ROOT
 from tests.harness.command_line import Commands
 from tests.harness.data import access_log_lines
@@ -158,7 +159,7 @@ def test_an_answer_that_was_lost_is_looked_up(dumped: Path, run: Commands, is_st
     broken: list[int] = []
 
     def hook(request: requests.Request) -> bytes | None:
-        if isinstance(request, requests.ProduceAckRequest) and len(broken) < 3 and request.correlation_id % 2:
+        if isinstance(request, wire07.ProduceAckRequest) and len(broken) < 3 and request.correlation_id % 2:
             broken.append(request.correlation_id)
             raise ConnectionError
         return None

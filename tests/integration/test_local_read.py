@@ -19,6 +19,7 @@ from fastlog.message import encode_set
 from fastlog.segment_files import KAFKA_0_7, segment_name
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.broker import Broker, wait_until
 from tests.harness.descriptors import open_descriptors
 from tests.harness.fake_broker import FakeBroker
@@ -260,8 +261,8 @@ def test_a_few_bytes_prove_nothing(told: Told) -> None:
     short = told.log[:3]
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest):
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, len(told.log), 0, short))
+        if isinstance(request, wire07.HeldFetchRequest):
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, len(told.log), 0, short))
         return told_hook(request)
 
     told_hook, told.fake.hook = told.fake.hook, hook

@@ -57,12 +57,12 @@ def test_records_go_in_and_come_out(records: RecordBroker) -> None:
         records.offsets([("none", 0)], LATEST)
     assert refused.value.code == 3 and refused.value.topic == "none"
     records.add_partitions("client", 3)
-    assert records.topics(["client"])["client"].partitions == (0, 1, 2)
+    assert records.known_topics(["client"])["client"].partitions == (0, 1, 2)
     with pytest.raises(RecordsError):
         records.add_partitions("client", 3)
     assert records.sizes()["client", 2] == 0
     records.delete("client")
-    assert records.topics(["client"])["client"].code == 3
+    assert records.known_topics(["client"])["client"].code == 3
     with pytest.raises(RecordsError):
         records.delete("client")
 
@@ -111,7 +111,7 @@ ASKED = [
     (record_requests.delete_topic("no-such", 1000), record_requests.parse_deleted),
     (record_requests.describe_settings("cut"), record_requests.parse_settings),
     (record_requests.alter_settings("cut", {"flush.ms": None}), record_requests.parse_altered),
-    (record_requests.describe_log_dirs(), record_requests.parse_log_dirs),
+    (record_topics.stored(None), record_topics.parse_sizes),
     (record_requests.new_producer(), record_requests.parse_producer),
 ]
 

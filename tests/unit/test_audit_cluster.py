@@ -15,6 +15,7 @@ from fastlog.coordination import zookeeper
 from fastlog.errors import AuditError, BrokerError, ConfigError, TransportError, WrongPartitionError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.fake_session import FakeZooKeeper
 from tests.unit.test_audit_compare import SEEN, SENT
@@ -160,11 +161,11 @@ def trimmed(broker: FakeBroker, *starts: int) -> None:
     tells = described(broker, *({"log_start": start} for start in starts))
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest) and request.offset < starts[request.partition]:
+        if isinstance(request, wire07.HeldFetchRequest) and request.offset < starts[request.partition]:
             end = len(broker.logs[request.topic, request.partition])
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, end, 0))
-        if isinstance(request, rq.FetchRequest) and request.offset < starts[request.partition]:
-            return rs.encode_fetch(1)
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, end, 0))
+        if isinstance(request, wire07.FetchRequest) and request.offset < starts[request.partition]:
+            return wire07.encode_fetch(1)
         if isinstance(request, rq.OffsetsRequest) and request.time == rq.TIME_EARLIEST:
             return rs.encode_offsets(0, [starts[request.partition]])
         return tells(request)
@@ -215,10 +216,10 @@ def test_what_retention_takes_from_the_middle_is_not_missing(brokers: Callable[.
     broker.logs["t", 0] = numbers(0, 1, 2, 3, 4, 5)
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest) and request.offset < 4 * SIZE:
+        if isinstance(request, wire07.HeldFetchRequest) and request.offset < 4 * SIZE:
             data = numbers(0, 1) if not request.offset else b""
             answer = rs.HeldFetchAnswer(request.correlation_id, 0 if data else 1, 6 * SIZE, 0, data)
-            return rs.encode_held_fetch(answer)
+            return wire07.encode_held_fetch(answer)
         if isinstance(request, rq.OffsetsRequest):
             return rs.encode_offsets(0, [4 * SIZE])
         return None
@@ -238,10 +239,10 @@ def test_an_offset_that_the_broker_neither_has_nor_has_removed(
     broker.logs["t", 0] = numbers(0, 1)
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest):
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, 0, 0))
-        if isinstance(request, rq.FetchRequest):
-            return rs.encode_fetch(1)
+        if isinstance(request, wire07.HeldFetchRequest):
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, 0, 0))
+        if isinstance(request, wire07.FetchRequest):
+            return wire07.encode_fetch(1)
         if isinstance(request, rq.OffsetsRequest):
             return rs.encode_offsets(0, start)
         return None
@@ -270,7 +271,7 @@ def test_a_log_that_grows_meanwhile_is_not_followed_for_ever(brokers: Callable[.
     broker.logs["t", 0] = numbers(0, 1)
 
     def after(request: rq.Request) -> None:
-        if isinstance(request, rq.HeldFetchRequest | rq.FetchRequest):
+        if isinstance(request, wire07.HeldFetchRequest | wire07.FetchRequest):
             broker.logs["t", 0] += numbers(len(broker.logs["t", 0]) // SIZE)
 
     broker.after = after

@@ -27,6 +27,7 @@ from fastlog.mirror import Forwarded
 from fastlog.mirror.pieces import TargetPartition
 from fastlog.wire import requests as rq
 from fastlog.zkpaths import PartitionId
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.unit.test_producer_refusals import refusal
@@ -270,7 +271,7 @@ def test_what_comes_while_it_is_told_is_told_next(broker: FakeBroker) -> None:
         once = [numbers(1, 1)]
 
         def meanwhile(request: rq.Request) -> bytes | None:
-            if isinstance(request, rq.ProduceAckRequest) and once:
+            if isinstance(request, wire07.ProduceAckRequest) and once:
                 auditor.count_run("t", once.pop())
             return None
 
@@ -309,7 +310,7 @@ def refusing(times: int) -> Any:
     left = [times]
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and request.topic == "audit" and left[0]:
+        if isinstance(request, wire07.ProduceAckRequest) and request.topic == "audit" and left[0]:
             left[0] -= 1
             return refusal(request, 2)
         return None
@@ -400,7 +401,7 @@ def test_a_broker_that_comes_back_is_told(broker: FakeBroker) -> None:
 
     def breaking(when: str) -> Any:
         def hook(request: rq.Request) -> None:
-            if isinstance(request, rq.ProduceAckRequest) and breaks[:1] == [when]:
+            if isinstance(request, wire07.ProduceAckRequest) and breaks[:1] == [when]:
                 breaks.pop(0)
                 raise ConnectionError
 

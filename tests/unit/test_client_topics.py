@@ -13,6 +13,7 @@ from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.links import BrokerLink
 from fastlog.errors import NotAuthorizedError
 from fastlog.wire import requests, responses
+from tests.harness import wire07
 from tests.harness.consumers import consumer_of, with_log
 
 
@@ -24,7 +25,7 @@ class Answering:
         self.asked: list[int] = []
 
     def request(self, frame: bytes) -> bytes:
-        asked = requests.decode_request(frame[4:])
+        asked = wire07.decode_request(frame[4:])
         assert isinstance(asked, requests.CreateTopicRequest)
         self.asked.append(asked.partitions)
         if asked.partitions > self.limit:

@@ -23,6 +23,7 @@ from fastlog.consumer.stream import NoMessage
 from fastlog.errors import ClosedError, ConfigError, ConsumerTimeout, CoordinationError, ForkedError, OwnershipLostError
 from fastlog.wire import requests as rq
 from fastlog.zkpaths import Subscription
+from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.reading import fetching_threads, source_of, wait_until
 from tests.harness.timing import PATIENCE
@@ -286,7 +287,7 @@ def test_who_is_ahead_of_a_log_that_became_shorter_is_not_behind(broker: FakeBro
     release = threading.Event()
 
     def hook(request: rq.Request) -> None:
-        if isinstance(request, rq.FetchRequest | rq.HeldFetchRequest):
+        if isinstance(request, wire07.FetchRequest | wire07.HeldFetchRequest):
             release.wait(PATIENCE)
 
     broker.hook = hook

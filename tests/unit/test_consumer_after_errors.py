@@ -21,6 +21,7 @@ from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.consumer.stream import NoMessage
 from fastlog.errors import FastlogError, error_for
 from fastlog.wire import requests as rq
+from tests.harness import wire07
 from tests.harness.consumers import consumer_of
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.hostile_answers import CODES, Reply
@@ -30,8 +31,10 @@ MESSAGES = [b"message %d" % number for number in range(12)]
 SET = pack([compress(GZIP, pack(MESSAGES[4:7]))], GZIP)  # three of them in one compressed set
 LOG = pack(MESSAGES[:4]) + SET + pack(MESSAGES[7:])
 ONE = len(pack(MESSAGES[:1]))
-READS = rq.FetchRequest | rq.HeldFetchRequest | rq.MultiFetchRequest | rq.OffsetsRequest | rq.CutPointsRequest
-OWN_READS = rq.HeldFetchRequest | rq.CutPointsRequest
+READS = (
+    wire07.FetchRequest | wire07.HeldFetchRequest | wire07.MultiFetchRequest | rq.OffsetsRequest | rq.CutPointsRequest
+)
+OWN_READS = wire07.HeldFetchRequest | rq.CutPointsRequest
 
 Way = Callable[[rq.Request, bytes], Reply]
 
@@ -43,7 +46,7 @@ def _frame(body: bytes, size: int | None = None) -> bytes:
 def _code(code: int) -> Way:
     def answer(request: rq.Request, honest: bytes) -> Reply:
         head = honest[4:8] if isinstance(request, OWN_READS) else b""
-        rest = bytes(16) if isinstance(request, rq.HeldFetchRequest) else b""
+        rest = bytes(16) if isinstance(request, wire07.HeldFetchRequest) else b""
         return Reply(((0.0, _frame(head + struct.pack(">h", code) + rest)),))
 
     return answer

@@ -29,6 +29,7 @@ from fastlog.errors import (
 )
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.consumers import consumer_of, with_log
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.reading import source_of, wait_until
@@ -252,8 +253,8 @@ def test_damage_in_an_empty_log_and_refusals_on_the_way() -> None:
         assert find_end_of_damage(consumer, "t", 0, 7) == Skip(7, 7, 0)
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest):
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, code, 0, 0))
+        if isinstance(request, wire07.HeldFetchRequest):
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, code, 0, 0))
         return None
 
     for code in (1, 3, -1):
@@ -301,9 +302,9 @@ def test_retention_on_the_way_is_followed_twice(failures: int, works: bool) -> N
 
     def hook(request: rq.Request) -> bytes | None:
         nonlocal left
-        if isinstance(request, rq.HeldFetchRequest) and left:
+        if isinstance(request, wire07.HeldFetchRequest) and left:
             left -= 1
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, 0, 0))
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, 0, 0))
         return None
 
     with with_log(LOG, hook=hook) as fake, consumer_of(fake, local="off") as consumer:

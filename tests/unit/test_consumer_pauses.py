@@ -24,6 +24,7 @@ from fastlog.consumer.stream import NoMessage
 from fastlog.errors import BrokerError, ClosedError, ConsumerTimeout, TransportError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.consumers import consumer_of, with_log
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.reading import SEVERAL, Reading, fetching_threads, served, take, wait_until
@@ -31,7 +32,7 @@ from tests.harness.timing import PATIENCE, patch_time, sooner_than
 
 LOG = pack(SEVERAL)
 LONG_MS = int(PATIENCE * 2000)
-FETCHES = rq.FetchRequest | rq.HeldFetchRequest
+FETCHES = wire07.FetchRequest | wire07.HeldFetchRequest
 
 
 @pytest.fixture
@@ -276,7 +277,7 @@ def test_jumps_without_anything_between_them_have_pauses_that_grow_and_begin_ane
         if isinstance(request, rq.OffsetsRequest):
             named = 21 - named
             return rs.encode_offsets(0, [named])
-        return rs.encode_fetch(1, b"") if isinstance(request, rq.FetchRequest) else None
+        return wire07.encode_fetch(1, b"") if isinstance(request, wire07.FetchRequest) else None
 
     def sleep(self: fetcher.Fetch, seconds: float) -> None:
         pauses.append(seconds)

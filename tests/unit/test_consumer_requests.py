@@ -16,11 +16,12 @@ from fastlog.consumer.simple import LATEST, SimpleConsumer
 from fastlog.errors import InvalidMessageError, MessageTooLargeError, ProtocolError, TransportError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.consumers import consumer_of, with_log
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.reading import wait_until
 
-FETCHES = rq.FetchRequest | rq.HeldFetchRequest
+FETCHES = wire07.FetchRequest | wire07.HeldFetchRequest
 
 
 class Asked:
@@ -35,7 +36,7 @@ class Asked:
     def _note(self, request: rq.Request) -> bytes | None:
         if isinstance(request, FETCHES):
             self.fetches.append((request.offset, request.max_bytes))
-        if isinstance(request, rq.HeldFetchRequest):
+        if isinstance(request, wire07.HeldFetchRequest):
             self.waits.append(request.max_wait_ms)
             self.ids.append(request.correlation_id)
         return None
@@ -165,10 +166,10 @@ def test_a_wait_is_the_brokers_as_far_as_it_goes(
     monkeypatch.setattr(reader_module, "time", _Clock(now))
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest):
+        if isinstance(request, wire07.HeldFetchRequest):
             asked.append(request.max_wait_ms)
             now[0] += max(0.5, wait)  # the broker's wait is over
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, 0, 0))
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, 0, 0))
         if isinstance(request, rq.MetadataRequest):
             return _metadata(request.correlation_id, max_wait_ms=most_ms)
         return None
@@ -224,10 +225,10 @@ def test_an_iteration_waits_in_steps_and_ends_when_due(monkeypatch: pytest.Monke
     asked: list[int] = []
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest) and request.offset == SIZE:
+        if isinstance(request, wire07.HeldFetchRequest) and request.offset == SIZE:
             asked.append(request.max_wait_ms)
             now[0] += request.max_wait_ms / 1000
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, SIZE, 0))
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, SIZE, 0))
         return None
 
     with with_log(ENTRY, hook=hook) as fake, consumer_of(fake, local="off") as consumer:
@@ -345,8 +346,8 @@ def test_numbers_of_requests_go_on_and_an_answer_to_another_one_costs_the_connec
         assert made.ids == [1, 2, 3]
 
         def other(request: rq.Request) -> bytes | None:
-            if isinstance(request, rq.HeldFetchRequest):
-                return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id - 1, 0, 0, 0, ENTRY))
+            if isinstance(request, wire07.HeldFetchRequest):
+                return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id - 1, 0, 0, 0, ENTRY))
             return None
 
         connections = len(made.broker._sockets)

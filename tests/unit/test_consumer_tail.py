@@ -14,6 +14,7 @@ from fastlog.consumer.tail import find_last
 from fastlog.errors import BrokerError, InvalidMessageError, UnsupportedFeatureError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker, cut_points
 
 
@@ -85,7 +86,7 @@ def test_the_log_is_not_read_whole() -> None:
     asked: list[int] = []
 
     def note(request: rq.Request) -> None:
-        if isinstance(request, rq.HeldFetchRequest):
+        if isinstance(request, wire07.HeldFetchRequest):
             asked.append(min(request.max_bytes, len(log) - request.offset))
 
     with FakeBroker(hook=note) as fake, SimpleConsumer("127.0.0.1", fake.port, local="off") as consumer:

@@ -13,6 +13,7 @@ from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.consumer.stream import NoMessage
 from fastlog.errors import TransportError
 from fastlog.wire import requests as rq
+from tests.harness import wire07
 from tests.harness.consumers import consumer_of, with_log
 from tests.harness.hostile_answers import Reply
 from tests.harness.reading import Reading, served, take
@@ -167,7 +168,7 @@ def test_a_piece_for_a_stream_may_break_off_anywhere(own: bool) -> None:
 
         def pieces(request: rq.Request, honest: bytes) -> Reply | None:
             nonlocal turn
-            if not isinstance(request, rq.FetchRequest | rq.HeldFetchRequest):
+            if not isinstance(request, wire07.FetchRequest | wire07.HeldFetchRequest):
                 return None
             turn += 1
             at = next(breaks, None) if turn % 2 else None

@@ -15,9 +15,9 @@ from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import FIRST_PROCESSOR, KEEPER
 from fastlog.log.deletion import (
-    leave_wish,
+    leave_marker,
+    marker_name,
     put_away_wanted,
-    wish_name,
 )
 from fastlog.log.files import FileOps
 from fastlog.log.manager import LogManager
@@ -60,7 +60,7 @@ def test_whatever_call_fails_is_made_again(kind: str, code: int, memory: Path, a
         nth += 1
         site = Site(memory / str(nth))
         files = logs.QuickFaultyFiles()
-        site.wish()
+        site.mark()
         files.fail(kind, nth, code)
         site.run(files)
         site.expect_gone()
@@ -71,17 +71,17 @@ def test_whatever_call_fails_is_made_again(kind: str, code: int, memory: Path, a
 
 @pytest.mark.parametrize("kind", ["open", "fsync_dir"])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_a_wish_that_cannot_be_left_is_an_error(kind: str, nth: int, site: Site) -> None:
+def test_a_marker_that_cannot_be_left_is_an_error(kind: str, nth: int, site: Site) -> None:
     files = logs.QuickFaultyFiles()
     files.fail(kind, nth, errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
-        leave_wish("t", site.roots, files)
+        leave_marker("t", site.roots, files)
 
 
 @pytest.mark.parametrize("kind", ["listdir", "fsync_dir", "rename", "unlink"])
 def test_a_start_that_cannot_finish_a_deletion_says_so_and_serves(kind: str, site: Site) -> None:
     """And its keeper, or the next start, goes on."""
-    site.wish()
+    site.mark()
     files = logs.QuickFaultyFiles()
     files.fail(kind, 1)
     arena = Arena(list(map(str, site.roots)), FIRST_PROCESSOR + 1, SLOTS, 16)
@@ -113,7 +113,7 @@ POINTS = [
 @pytest.mark.parametrize("point", POINTS)
 def test_the_next_keeper_finishes(point: str, site: Site) -> None:
     site.look()
-    site.wish()
+    site.mark()
     assert in_child(site.run, f"{point}=kill") == -9
     site.look()
     site.run()
@@ -123,7 +123,7 @@ def test_the_next_keeper_finishes(point: str, site: Site) -> None:
 @pytest.mark.parametrize("second", ["life.ended@1", "delete.renamed@1", "delete.settled@1", "delete.unlink@1"])
 @pytest.mark.parametrize("first", ["life.ended@2", "life.announced@3", "delete.renamed@2"])
 def test_a_keeper_after_one_that_died_may_die_too(first: str, second: str, site: Site) -> None:
-    site.wish()
+    site.mark()
     assert in_child(site.run, f"{first}=kill") == -9
     in_child(site.run, f"{second}=kill")  # or it had none of those left to do
     site.look()
@@ -133,11 +133,11 @@ def test_a_keeper_after_one_that_died_may_die_too(first: str, second: str, site:
 
 @pytest.mark.parametrize("point", ["delete.wanted@1", *POINTS])
 def test_the_next_start_finds_it_gone(point: str, site: Site) -> None:
-    """All of it, because the wish was durable; what waits for its removal goes with the first keeper."""
+    """All of it, because the marker was durable; what waits for its removal goes with the first keeper."""
     leave = point.startswith("delete.wanted")
     if not leave:
-        site.wish()
-    assert in_child(site.wish if leave else site.run, f"{point}=kill") == -9
+        site.mark()
+    assert in_child(site.mark if leave else site.run, f"{point}=kill") == -9
     arena = Arena(list(map(str, site.roots)), FIRST_PROCESSOR + 1, SLOTS, 16)
     report = LogManager(site.config, arena, logs.QuickFiles()).load([{}, {}])
     assert report.warnings == ()
@@ -167,7 +167,7 @@ class Dying(logs.QuickFiles):
 
 @pytest.mark.parametrize("who", ["client", "keeper", "start"])
 def test_before_every_file_call(who: str, memory: Path) -> None:
-    """Whoever is killed there leaves a topic whole or gone after the next start; gone, when the wish stood."""
+    """Whoever is killed there leaves a topic whole or gone after the next start; gone, when the marker stood."""
     nth, alive = 0, False
     while not alive:
         nth += 1
@@ -175,9 +175,9 @@ def test_before_every_file_call(who: str, memory: Path) -> None:
         dying = Dying(nth)
         try:
             if who == "client":
-                leave_wish("t", site.roots, dying)
+                leave_marker("t", site.roots, dying)
             else:
-                site.wish()
+                site.mark()
                 if who == "keeper":
                     site.run(dying)
                 else:
@@ -185,13 +185,13 @@ def test_before_every_file_call(who: str, memory: Path) -> None:
             alive = True
         except DeadError:
             pass
-        stood = who != "client" or any(place.joinpath(wish_name("t")).exists() for place in site.roots)
+        stood = who != "client" or any(place.joinpath(marker_name("t")).exists() for place in site.roots)
         put_away_wanted(site.roots, logs.QuickFiles())
         expected = {"t-0-0": held("t-0", 0), "u-0": held("u", 0), "u-1": held("u", 1)}
         if not stood:
             expected |= {f"t-{partition}": held("t", partition) for partition in range(COUNT)}
         assert stored(site.roots) == expected, nth
-        assert not any(name.startswith(deletion.WISH_PREFIX) for name in site.names())
+        assert not any(name.startswith(deletion.MARKER_PREFIX) for name in site.names())
     assert nth > (4 if who == "client" else 10)
 
 
@@ -209,14 +209,14 @@ def make_anew(directory: Path, files: FileOps) -> None:
 
 
 def deleted_and_made_anew(
-    site: Site, where: int, monkeypatch: pytest.MonkeyPatch, wished: Sequence[int] = (0, 1)
+    site: Site, where: int, monkeypatch: pytest.MonkeyPatch, marked: Sequence[int] = (0, 1)
 ) -> list[Step]:
     """The steps of a deletion until it is answered, of the topic's next life, and of the removal of the former one.
 
-    It is wished in these log directories, and the next life lies in one.
+    It is marked in these log directories, and the next life lies in one.
     """
     files = WrittenDown()
-    leave_wish("t", [site.roots[number] for number in wished], files)
+    leave_marker("t", [site.roots[number] for number in marked], files)
     site.arena.want_deletion()
     keeper = site.keeper(files)
     with monkeypatch.context() as patch:
@@ -275,21 +275,21 @@ def syncs(steps: list[Step], name: str) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("forgotten", ["wish", "names in 0", "names in 1", "withdrawn in 0", "withdrawn in 1"])
+@pytest.mark.parametrize("forgotten", ["marker", "names in 0", "names in 1", "withdrawn in 0", "withdrawn in 1"])
 def test_no_sync_may_be_forgotten(forgotten: str, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each log directory: as the wish is left and again as it is found, as names change, and as it is withdrawn.
+    """Of each log directory: as the marker is left and again as it is found, as names change, and as it is withdrawn.
 
     One that the sync behind it would make good, as it does in some cases, is needed in others.
     """
     site = Site(memory / "disk")
     disk = Disk(memory / "disk")
     what, _, number = forgotten.rpartition(" ")
-    # where the next life lies, its own sync makes the withdrawal durable, too; and a wish elsewhere stands for longer
+    # where the next life lies, its own sync makes the withdrawal durable, too; and a marker elsewhere stands for longer
     steps = deleted_and_made_anew(
         site, 0 if number == "1" else 1, monkeypatch, [int(number)] if what == "names in" else (0, 1)
     )
     by_root = [syncs(steps, "0"), syncs(steps, "1")]
-    if forgotten == "wish":
+    if forgotten == "marker":
         left_out = {step for numbers in by_root for step in numbers[:2]}
     else:
         left_out = {by_root[int(number)][2 if what == "names in" else 3]}
@@ -299,11 +299,11 @@ def test_no_sync_may_be_forgotten(forgotten: str, memory: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_a_start_may_lose_power_too(memory: Path) -> None:
-    """It finds a wish that nobody made durable, and is as careful as the keeper."""
+    """It finds a marker that nobody made durable, and is as careful as the keeper."""
     site = Site(memory / "disk")
     disk = Disk(memory / "disk")
-    leave_wish("t", site.roots[1:], logs.QuickFiles())
-    disk.do(Step("create", site.roots[1] / wish_name("t")))
+    leave_marker("t", site.roots[1:], logs.QuickFiles())
+    disk.do(Step("create", site.roots[1] / marker_name("t")))
     files = WrittenDown()
     put_away_wanted(site.roots, files)
     for notes in ("answered", "made"):
@@ -313,9 +313,9 @@ def test_a_start_may_lose_power_too(memory: Path) -> None:
     assert found == []
 
 
-def test_the_wish_is_durable_before_anything_else_is_done(site: Site) -> None:
+def test_the_marker_is_durable_before_anything_else_is_done(site: Site) -> None:
     """The keeper does not rely on whoever left it, who may have been killed in the middle."""
-    leave_wish("t", site.roots[1:], logs.QuickFiles())
+    leave_marker("t", site.roots[1:], logs.QuickFiles())
     files = WrittenDown()
     site.run(files)
     (synced,) = syncs(files.steps, "1")[:1]

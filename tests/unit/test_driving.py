@@ -18,6 +18,7 @@ from fastlog.consumer.reader import Chunk, Reader
 from fastlog.consumer.stream import NoMessage, Stream
 from fastlog.errors import ConsumerTimeout
 from fastlog.wire import requests as rq
+from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.reading import Reading, source_of, wait_until
 from tests.harness.timing import PATIENCE, sooner_than
@@ -206,7 +207,7 @@ def test_a_broker_that_stands_still_holds_up_no_stream(driven: Driven) -> None:
     stops, release = threading.Event(), threading.Event()
 
     def hook(request: rq.Request) -> bytes | None:
-        if stops.is_set() and isinstance(request, rq.FetchRequest | rq.HeldFetchRequest):
+        if stops.is_set() and isinstance(request, wire07.FetchRequest | wire07.HeldFetchRequest):
             release.wait(PATIENCE)
         return None
 

@@ -27,6 +27,7 @@ from fastlog.errors import (
 from fastlog.producer import Delivery, Producer
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker
 
 
@@ -61,8 +62,10 @@ def test_errors_with_more_to_say_keep_it(error: FastlogError) -> None:
 
 
 def refused(request: rq.Request) -> bytes | None:
-    if isinstance(request, rq.ProduceAckRequest):
-        return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, PartitionOfflineError.code, 0, -1, -1))
+    if isinstance(request, wire07.ProduceAckRequest):
+        return wire07.encode_produce_ack(
+            rs.ProduceAckAnswer(request.correlation_id, PartitionOfflineError.code, 0, -1, -1)
+        )
     return None
 
 

@@ -18,10 +18,11 @@ from fastlog.consumer.stream import NoMessage, Stream
 from fastlog.errors import ConsumerTimeout, ForkedError, TransportError
 from fastlog.message import encode_set
 from fastlog.wire import requests as rq
+from tests.harness import wire07
 from tests.harness.reading import SEVERAL, Reading, fetching_threads, held_lease, served, source_of, take, wait_until
 from tests.harness.timing import PATIENCE, sooner_than
 
-FETCHES = rq.FetchRequest | rq.HeldFetchRequest
+FETCHES = wire07.FetchRequest | wire07.HeldFetchRequest
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

@@ -22,10 +22,11 @@ from fastlog.consumer.stream import NoMessage
 from fastlog.errors import InvalidMessageError, MessageTooLargeError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.reading import SEVERAL, Reading, fetching_threads, served, take, wait_until
 from tests.harness.timing import PATIENCE
 
-FETCHES = rq.FetchRequest | rq.HeldFetchRequest
+FETCHES = wire07.FetchRequest | wire07.HeldFetchRequest
 
 
 # -- brokers that come and go ----------------------------------------------------------------------------------------
@@ -110,9 +111,9 @@ def test_an_offset_that_is_gone_is_jumped_from_and_reported(
         if isinstance(request, rq.OffsetsRequest):
             return rs.encode_offsets(0, [start if request.time == EARLIEST else len(data)])
         if isinstance(request, FETCHES) and 200 <= request.offset < start:
-            if isinstance(request, rq.FetchRequest):
-                return rs.encode_fetch(1)
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(data), start))
+            if isinstance(request, wire07.FetchRequest):
+                return wire07.encode_fetch(1)
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(data), start))
         return None
 
     with served(data, own=own, hook=hook) as fake, Reading(fetch_bytes=105, auto_offset_reset=reset) as reading:
@@ -311,9 +312,9 @@ def test_a_log_that_is_away_for_a_while_may_be_another_one_when_it_is_there(cut:
     is_away = threading.Event()
 
     def absent(request: rq.Request) -> bytes | None:
-        if is_away.is_set() and isinstance(request, rq.HeldFetchRequest):
+        if is_away.is_set() and isinstance(request, wire07.HeldFetchRequest):
             time.sleep(0.002)
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, 0, 0))
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, 0, 0))
         return None
 
     more = [b"x" * begins, *MORE]

@@ -13,7 +13,7 @@ import pytest
 
 from fastlog.log import _files
 from fastlog.log._shared_memory import FLUSHER
-from fastlog.log.deletion import is_wished, wish_name
+from fastlog.log.deletion import is_marked, marker_name
 from fastlog.workers.kafka07 import answers
 from tests.harness import raw_client as raw
 from tests.harness.lives import ENTRY, WRONG_PARTITION, add, end, free
@@ -208,7 +208,7 @@ def test_a_processor_is_past_it_when_its_threads_are(one: Workers) -> None:
         _files.arm("delete.wanted@1=slow:600", "test")
         began = time.monotonic()
         client.send_raw(raw.own_frame(raw.DELETE_TOPIC, raw.text("u")))
-        wait_until(lambda: is_wished("u", [one.directory]))
+        wait_until(lambda: is_marked("u", [one.directory]))
         end_in(one)
         assert other.fetch("t", 0, 0) == (0, b"")  # past it, but for the thread
         assert not one.arena.is_past(0)
@@ -219,10 +219,10 @@ def test_a_processor_is_past_it_when_its_threads_are(one: Workers) -> None:
 
 
 def let_go(workers: Workers, topic: str, slot: int) -> None:
-    """Do what the keeper does about a wish."""
+    """Do what the keeper does about a marker."""
     end_in(workers, slot)
     (workers.directory / f"{topic}-0").rename(workers.directory / f"away-{slot}")
-    (workers.directory / wish_name(topic)).unlink()
+    (workers.directory / marker_name(topic)).unlink()
     free(SharedLog.over(workers.arena), slot)
 
 
@@ -232,12 +232,12 @@ def test_a_deletion_is_answered_when_the_name_is_free(one: Workers) -> None:
     with one.connect() as client:
         assert client.produce_ack("t", 0, ENTRY).error == 0
         client.send_raw(raw.own_frame(raw.DELETE_TOPIC, raw.text("t")))
-        wait_until(lambda: is_wished("t", [one.directory]))
+        wait_until(lambda: is_marked("t", [one.directory]))
         for step in (
             lambda: None,
             lambda: end(log),
             lambda: (one.directory / "t-0").rename(one.directory / "away"),
-            lambda: (one.directory / wish_name("t")).unlink(),
+            lambda: (one.directory / marker_name("t")).unlink(),
         ):
             step()
             one.arena.wake_creators()
@@ -247,26 +247,26 @@ def test_a_deletion_is_answered_when_the_name_is_free(one: Workers) -> None:
         assert client.recv_own()[1].error == 0
 
 
-def wait_for_the_wish_alone(workers: Workers, client: raw.RawClient) -> None:
-    """Have topic ``t`` made and its deletion asked for, until nothing but the wish is left of it."""
+def wait_for_the_marker_alone(workers: Workers, client: raw.RawClient) -> None:
+    """Have topic ``t`` made and its deletion asked for, until nothing but the marker is left of it."""
     log = SharedLog.over(workers.arena)
     assert client.produce_ack("t", 0, ENTRY).error == 0
     client.send_raw(raw.own_frame(raw.DELETE_TOPIC, raw.text("t")))
-    wait_until(lambda: is_wished("t", [workers.directory]))
+    wait_until(lambda: is_marked("t", [workers.directory]))
     end(log)
     (workers.directory / "t-0").rename(workers.directory / "away")
     free(log)
     workers.wait_still()
 
 
-def test_a_deletion_is_not_answered_while_its_wish_stands(one: Workers) -> None:
-    """Two asked for one topic, and the keeper had finished when the second one's wish was there: it would delete what
+def test_a_deletion_is_not_answered_while_its_marker_stands(one: Workers) -> None:
+    """Two asked for one topic, and the keeper had finished when the second one's marker was there: it would delete what
     is made after the answer.
     """
     with one.connect() as client:
-        wait_for_the_wish_alone(one, client)
+        wait_for_the_marker_alone(one, client)
         assert is_silent(client)
-        (one.directory / wish_name("t")).unlink()
+        (one.directory / marker_name("t")).unlink()
         one.arena.wake_creators()
         assert client.recv_own()[1].error == 0
 
@@ -276,10 +276,10 @@ def test_a_deletion_that_ends_while_its_thread_looks_is_answered(one: Workers, m
     looks = []
 
     def look(topic: str, directories: list[Path]) -> bool:
-        found = is_wished(topic, directories)
+        found = is_marked(topic, directories)
         looks.append(found)
         if looks == [True, True]:
-            (one.directory / wish_name("t")).unlink()
+            (one.directory / marker_name("t")).unlink()
             turned = one.turns()
             one.arena.wake_creators()
             wait_until(lambda: one.turns() > turned)
@@ -287,8 +287,8 @@ def test_a_deletion_that_ends_while_its_thread_looks_is_answered(one: Workers, m
         return found
 
     with one.connect() as client:
-        wait_for_the_wish_alone(one, client)
-        monkeypatch.setattr(answers, "is_wished", look)
+        wait_for_the_marker_alone(one, client)
+        monkeypatch.setattr(answers, "is_marked", look)
         one.arena.wake_creators()
         assert client.recv_own()[1].error == 0
         assert looks[:2] == [True, True]

@@ -23,6 +23,7 @@ from fastlog.errors import ArgumentError, ConfigError, InvalidTopicError
 from fastlog.loghandler import JsonFormatter, LogHandler, StructlogProcessor
 from fastlog.producer import Crc32Partitioner, publisher
 from fastlog.wire import requests as rq
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.harness.timing import PATIENCE, sooner_than
@@ -314,7 +315,7 @@ def test_closing_waits_behind_a_flush_whose_records_were_delivered_later(logger:
     requests = iter(holds)
 
     def hook(request: rq.Request) -> None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             assert next(requests).wait(PATIENCE)
 
     with FakeBroker(hook=hook) as broker:

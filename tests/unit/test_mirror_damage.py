@@ -14,6 +14,7 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.zkpaths import PartitionId
 from tests.harness import raw_format as raw
+from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker
 
 SOURCE = TopicPartition("t", PartitionId(7, 1))
@@ -79,7 +80,7 @@ def test_what_is_whole_by_now_is_not_left_out(broker: FakeBroker, mended: bytes)
         def mend(request: rq.Request, after: int = fetches, done: list[int] = done) -> None:
             if done[0] == after:
                 broker.logs["t", 1] = WHOLE + mended + raw.entry(b"next")
-            done[0] += isinstance(request, rq.FetchRequest)
+            done[0] += isinstance(request, wire07.FetchRequest)
 
         broker.hook = mend
         assert found(broker, WHOLE + bytes(hurt) + raw.entry(b"next")) is None
@@ -116,8 +117,8 @@ def refusing(
 
     def hook(request: rq.Request) -> bytes | None:
         asked.append(request)
-        if isinstance(request, rq.FetchRequest) and request.offset in offsets:
-            return rs.encode_fetch(2)
+        if isinstance(request, wire07.FetchRequest) and request.offset in offsets:
+            return wire07.encode_fetch(2)
         if isinstance(request, rq.CutPointsRequest) and (points is not None or error):
             return rs.encode_cut_points(rs.CutPointsAnswer(request.correlation_id, error, points or ()))
         return None
@@ -152,7 +153,7 @@ def test_a_broker_that_gives_no_damage_and_knows_nothing_behind_it(broker: FakeB
 
 
 def test_a_broker_that_refuses_or_is_away(broker: FakeBroker) -> None:
-    broker.hook = lambda request: rs.encode_fetch(3) if isinstance(request, rq.FetchRequest) else None
+    broker.hook = lambda request: wire07.encode_fetch(3) if isinstance(request, wire07.FetchRequest) else None
     with pytest.raises(WrongPartitionError):
         found(broker, WHOLE + damaged())
     with FakeBroker() as away:

@@ -13,6 +13,7 @@ from fastlog.mirror import mirror as mirror_module
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness import raw_format as raw
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.small_mirrors import NEVER_MS, Site, Told, is_in_order, pieces
@@ -136,7 +137,7 @@ def test_what_is_not_acknowledged_is_never_committed(site: Callable[..., Site]) 
     release = threading.Event()
 
     def after(request: rq.Request) -> None:
-        if isinstance(request, rq.ProduceAckRequest) and PAYLOADS[10] in request.message_set:
+        if isinstance(request, wire07.ProduceAckRequest) and PAYLOADS[10] in request.message_set:
             release.wait(60)
 
     found = site(target=FakeBroker(after=after), producer={"batch.bytes": str(10 * ENTRY)})
@@ -163,7 +164,7 @@ def test_the_end_waits_for_what_is_under_way_and_commits_it(site: Callable[..., 
     release = threading.Event()
 
     def after(request: rq.Request) -> None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             release.wait(60)
 
     found = site(autocommit_ms=NEVER_MS, target=FakeBroker(after=after))
@@ -182,12 +183,12 @@ def test_the_end_waits_for_what_is_under_way_and_commits_it(site: Callable[..., 
 # -- life after an error -----------------------------------------------------------------------------------------------
 
 
-def on_produce(word: bytes, times: int, act: Callable[[rq.ProduceAckRequest], bytes | None]) -> Any:
+def on_produce(word: bytes, times: int, act: Callable[[wire07.ProduceAckRequest], bytes | None]) -> Any:
     """A hook for produce requests that have the word, so many times."""
     left = [times]
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and word in request.message_set and left[0]:
+        if isinstance(request, wire07.ProduceAckRequest) and word in request.message_set and left[0]:
             left[0] -= 1
             return act(request)
         return None
@@ -195,24 +196,26 @@ def on_produce(word: bytes, times: int, act: Callable[[rq.ProduceAckRequest], by
     return hook
 
 
-def breaks(request: rq.ProduceAckRequest) -> bytes | None:
+def breaks(request: wire07.ProduceAckRequest) -> bytes | None:
     raise ConnectionError
 
 
-def stands_still(request: rq.ProduceAckRequest) -> bytes | None:
+def stands_still(request: wire07.ProduceAckRequest) -> bytes | None:
     threading.Event().wait(0.3)
     raise ConnectionError
 
 
-def refuses(code: int) -> Callable[[rq.ProduceAckRequest], bytes]:
-    return lambda request: rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, code, request.partition))
+def refuses(code: int) -> Callable[[wire07.ProduceAckRequest], bytes]:
+    return lambda request: wire07.encode_produce_ack(
+        rs.ProduceAckAnswer(request.correlation_id, code, request.partition)
+    )
 
 
-def for_another(request: rq.ProduceAckRequest) -> bytes:
-    return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id + 1, 0, request.partition))
+def for_another(request: wire07.ProduceAckRequest) -> bytes:
+    return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id + 1, 0, request.partition))
 
 
-TROUBLE: dict[str, tuple[str, Callable[[rq.ProduceAckRequest], bytes | None]]] = {
+TROUBLE: dict[str, tuple[str, Callable[[wire07.ProduceAckRequest], bytes | None]]] = {
     "broken before it was stored": ("hook", breaks),
     "broken behind it": ("after", breaks),
     "no answer in time": ("hook", stands_still),
@@ -273,11 +276,11 @@ def test_after_an_error_of_the_source_it_goes_on_where_it_was(site: Callable[...
     left = [4]
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest) and request.offset == 9 * ENTRY and left[0]:
+        if isinstance(request, wire07.HeldFetchRequest) and request.offset == 9 * ENTRY and left[0]:
             left[0] -= 1
             if code is None:
                 raise ConnectionError
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, code, 0, 0))
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, code, 0, 0))
         return None
 
     found.sources["one"].hook = hook
@@ -326,7 +329,7 @@ def test_what_was_under_way_when_a_partition_was_lost_is_counted(
     left = [1]
 
     def after(request: rq.Request) -> None:
-        if isinstance(request, rq.ProduceAckRequest) and left[0]:
+        if isinstance(request, wire07.ProduceAckRequest) and left[0]:
             left[0] -= 1
             release.wait(60)
             raise ConnectionError

@@ -28,6 +28,7 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.zkpaths import PartitionId
 from tests.harness import raw_format as raw
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
 
@@ -101,8 +102,8 @@ def refusing(word: bytes, code: int) -> Callable[[rq.Request], bytes | None]:
     """Answers each produce that has the word with the error."""
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and word in request.message_set:
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, code, request.partition))
+        if isinstance(request, wire07.ProduceAckRequest) and word in request.message_set:
+            return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, code, request.partition))
         return None
 
     return hook
@@ -172,7 +173,7 @@ def test_after_a_break_it_goes_on_behind_what_was_acknowledged() -> None:
     breaks = [True]
 
     def after(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and PAYLOADS[7] in request.message_set and breaks:
+        if isinstance(request, wire07.ProduceAckRequest) and PAYLOADS[7] in request.message_set and breaks:
             breaks.clear()
             raise ConnectionError
         return None
@@ -212,9 +213,9 @@ def test_what_was_refused_while_what_is_behind_it_was_stored_does_not_come_twice
     left = [PAYLOADS[5], PAYLOADS[13]]
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and left and left[0] in request.message_set:
+        if isinstance(request, wire07.ProduceAckRequest) and left and left[0] in request.message_set:
             left.pop(0)
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 2, request.partition))
+            return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 2, request.partition))
         return None
 
     broker = FakeBroker(hook=hook)
@@ -261,7 +262,7 @@ def test_behind_a_message_that_was_refused_alone_each_is_sent_alone(monkeypatch:
     refuse, sizes = refusing(PAYLOADS[0], 2), []
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             sizes.append(len(request.message_set))
         return refuse(request)
 
@@ -439,7 +440,7 @@ def test_another_place_waits_for_what_is_under_way() -> None:
     goes_on = threading.Event()
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             assert goes_on.wait(20)
         return None
 
@@ -461,7 +462,7 @@ def test_a_partition_that_was_repositioned_waits_for_what_is_under_way() -> None
     goes_on = threading.Event()
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             assert goes_on.wait(20)
         return None
 

@@ -25,6 +25,7 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.zkpaths import PartitionId
 from tests.harness import raw_format as raw
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
@@ -174,7 +175,7 @@ def test_it_is_full_at_so_many_bytes_and_tells_when_there_is_room(limit: int, is
     release = threading.Event()
 
     def hook(request: rq.Request) -> None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             release.wait(60)
 
     with giving(FakeBroker(hook=hook), in_flight_bytes=str(limit)) as found:
@@ -236,12 +237,12 @@ def test_each_topic_and_partition_has_a_head_of_its_own() -> None:
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def answering(made: Callable[[rq.ProduceAckRequest, int], bytes]) -> FakeBroker:
+def answering(made: Callable[[wire07.ProduceAckRequest, int], bytes]) -> FakeBroker:
     """A broker that stores, and answers something else; the second argument counts its answers."""
     count = [0]
 
     def after(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             count[0] += 1
             return made(request, count[0] - 1)
         return None
@@ -250,7 +251,7 @@ def answering(made: Callable[[rq.ProduceAckRequest, int], bytes]) -> FakeBroker:
 
 
 def ack(number: int, error: int = 0, base: int = 0) -> bytes:
-    return rs.encode_produce_ack(rs.ProduceAckAnswer(number, error, 0, base, base + len(DATA)))
+    return wire07.encode_produce_ack(rs.ProduceAckAnswer(number, error, 0, base, base + len(DATA)))
 
 
 @pytest.mark.parametrize(
@@ -340,7 +341,7 @@ def test_a_broker_that_stands_still_is_given_up_when_it_is_due(monkeypatch: pyte
     release = threading.Event()
 
     def hook(request: rq.Request) -> None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             release.wait(60)
 
     with giving(FakeBroker(hook=hook), socket_timeout_ms="400") as found:
@@ -369,7 +370,7 @@ def test_silence_is_counted_from_the_last_answer_and_not_while_there_is_nothing_
     monkeypatch.setattr(pipe_module, "_IDLE_SECONDS", 0.001)  # it looks at the clock all the time
 
     def slow(request: rq.Request) -> None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             wait_until("the answer before is seen", lambda: len(found.settled) == asked[0])
             asked[0] += 1
             passed[0] += 4000.0
@@ -462,7 +463,7 @@ def test_the_end_settles_what_was_given() -> None:
     release = threading.Event()
 
     def hook(request: rq.Request) -> None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             release.wait(60)
 
     with FakeBroker(hook=hook) as broker:

@@ -26,6 +26,7 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.zkpaths import PartitionId
 from tests.harness import raw_format as raw
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import stored
 from tests.harness.small_mirrors import Site, Told, pieces
@@ -275,18 +276,18 @@ def test_damaged_messages_are_left_out_one_by_one(
 
         def hook(request: rq.Request) -> bytes | None:
             """As fastlog does: it gives out nothing that is damaged."""
-            if isinstance(request, rq.HeldFetchRequest | rq.FetchRequest) and request.topic == "t":
+            if isinstance(request, wire07.HeldFetchRequest | wire07.FetchRequest) and request.topic == "t":
                 log = source.logs["t", 0]
                 end = min([index * ENTRY for index in wrong if index * ENTRY >= request.offset] or [len(log)])
                 if end == request.offset and end < len(log):
-                    if isinstance(request, rq.FetchRequest):
-                        return rs.encode_fetch(2)
-                    return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 2, len(log), 0))
+                    if isinstance(request, wire07.FetchRequest):
+                        return wire07.encode_fetch(2)
+                    return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 2, len(log), 0))
                 given = log[request.offset : end][: request.max_bytes]
-                if given and isinstance(request, rq.FetchRequest):
-                    return rs.encode_fetch(0, given)
+                if given and isinstance(request, wire07.FetchRequest):
+                    return wire07.encode_fetch(0, given)
                 if given:
-                    return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, len(log), 0, given))
+                    return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, len(log), 0, given))
             return None
 
         source.hook = hook
@@ -327,7 +328,7 @@ def test_two_damaged_messages_in_a_row_are_not_left_out(
     found.show("t")
     looked_for: list[int] = []  # the mirror reads by requests that are held
     found.sources["one"].after = lambda request: (
-        looked_for.append(request.partition) if isinstance(request, rq.FetchRequest) else None
+        looked_for.append(request.partition) if isinstance(request, wire07.FetchRequest) else None
     )
     with found.running(bad_messages="skip") as mirror:
         found.wait_committed(5 * ENTRY)

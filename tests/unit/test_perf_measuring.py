@@ -21,6 +21,7 @@ from fastlog.perf.producing import (
 )
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE, sooner_than
@@ -85,9 +86,9 @@ def test_the_clock_waits_for_the_log_end() -> None:
     shown_from = [0.0]
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceRequest) and not shown_from[0]:
+        if isinstance(request, wire07.ProduceRequest) and not shown_from[0]:
             shown_from[0] = time.monotonic() + 0.3
-        if isinstance(request, rq.ProduceRequest):
+        if isinstance(request, wire07.ProduceRequest):
             time.sleep(max(0.0, shown_from[0] - time.monotonic()))
         return None
 
@@ -103,7 +104,7 @@ def test_lost_messages_are_an_error_that_says_how_many_bytes() -> None:
     lost = []
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceRequest) and not lost:
+        if isinstance(request, wire07.ProduceRequest) and not lost:
             lost.append(len(request.message_set))
             return b""
         return None
@@ -125,7 +126,7 @@ def test_lost_messages_are_found_with_compression_too(own: bool) -> None:
     lost = []
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceRequest) and not lost:
+        if isinstance(request, wire07.ProduceRequest) and not lost:
             lost.append(len(request.message_set))
             return b""
         return None
@@ -157,7 +158,7 @@ def test_a_plain_broker_is_measured_by_its_offsets() -> None:
 
 def test_somebody_else_who_writes_is_noticed() -> None:
     def after(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceRequest) and len(fake.sets) == 1:
+        if isinstance(request, wire07.ProduceRequest) and len(fake.sets) == 1:
             fake._append("t", 0, b"y" * 50)
         return None
 
@@ -172,7 +173,7 @@ def test_a_broker_that_takes_nothing_more_ends_the_run() -> None:
     stuck = threading.Event()
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             stuck.wait(60)
         return None
 
@@ -219,7 +220,7 @@ def test_a_stall_shows_in_the_latencies_of_all_that_waited() -> None:
     late = []
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and len(late) < 1:
+        if isinstance(request, wire07.ProduceAckRequest) and len(late) < 1:
             late.append(time.sleep(0.3))
         return None
 
@@ -414,8 +415,8 @@ def test_a_log_end_that_never_becomes_visible_ends_the_reading(patience: float) 
     """The broker says that there is more, and does not give it; the consumer may find that first, or the measuring."""
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest):
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, 0, 0, b""))
+        if isinstance(request, wire07.HeldFetchRequest):
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, 0, 0, b""))
         return None
 
     with FakeBroker(hook=hook) as fake:

@@ -21,6 +21,7 @@ from fastlog.tools.produce import produce_command
 from fastlog.tools.report import CommandError
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.command_process import refused, run, started
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
@@ -214,7 +215,7 @@ def test_sync_reads_on_when_the_broker_has_answered(how: list[str]) -> None:
     may_answer = threading.Event()
 
     def hold(request: rq.Request) -> None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             may_answer.wait(LIVE_SECONDS)
 
     with FakeBroker(hook=hold) as fake, started("produce", "--brokers", fake.address, "--topic", "t", *how) as process:
@@ -236,10 +237,10 @@ def test_lines_that_were_not_stored_are_named() -> None:
 
     def full(request: rq.Request) -> bytes | None:
         nonlocal count
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             count += 1
             if count == 2:
-                return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 101))
+                return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 101))
         return None
 
     with FakeBroker(hook=full) as fake:
@@ -255,17 +256,17 @@ def test_lines_that_were_not_stored_are_named() -> None:
 def test_lines_of_a_request_that_was_overtaken_are_named() -> None:
     """Full for a moment: the second request of four is refused, and fails once the two behind it turn out to be stored.
     The lines that are named are its own, though the command reads all of them in one go."""
-    found: list[rq.ProduceAckRequest] = []
+    found: list[wire07.ProduceAckRequest] = []
 
     def full_for_a_moment(request: rq.Request) -> bytes | None:
-        if not isinstance(request, rq.ProduceAckRequest):
+        if not isinstance(request, wire07.ProduceAckRequest):
             return None
         found.append(request)
         if len(found) < 4:
             return b""
         refused = rs.ProduceAckAnswer(found[1].correlation_id, StorageError.code, 0)
         stored = [rs.ProduceAckAnswer(one.correlation_id, 0, 0, 0, 100) for one in found]
-        return b"".join(rs.encode_produce_ack(each) for each in [stored[0], refused, *stored[2:]])
+        return b"".join(wire07.encode_produce_ack(each) for each in [stored[0], refused, *stored[2:]])
 
     with FakeBroker(hook=full_for_a_moment) as fake:
         arguments = ("produce", "--brokers", fake.address, "--topic", "t", "--partition", "0", "--batch-size", "10")
@@ -277,8 +278,8 @@ def test_lines_of_a_request_that_was_overtaken_are_named() -> None:
 @pytest.mark.slow
 def test_a_failure_ends_the_wait_for_input() -> None:
     def full(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 101))
+        if isinstance(request, wire07.ProduceAckRequest):
+            return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 101))
         return None
 
     with FakeBroker(hook=full) as fake, started("produce", "--brokers", fake.address, "--topic", "t") as process:
@@ -311,7 +312,7 @@ def test_loss_without_acknowledgement_is_not_silent() -> None:
     """A 0.7 broker answers a produce that fails by closing: nobody can say more than that."""
 
     def close(request: rq.Request) -> None:
-        if isinstance(request, rq.ProduceRequest):
+        if isinstance(request, wire07.ProduceRequest):
             raise ConnectionError
 
     with (
@@ -330,7 +331,7 @@ def test_ctrl_c_while_nothing_is_answered() -> None:
     """The first gives the broker a moment, and says so; the second leaves at once, with the lines in question."""
 
     def silent(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             return b""
         return None
 

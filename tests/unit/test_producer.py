@@ -28,6 +28,7 @@ from fastlog.producer import Crc32Partitioner, Delivery, Producer, ProducerData,
 from fastlog.producer.brokers import Directory
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
 
@@ -162,8 +163,8 @@ def test_an_error_answer_is_raised() -> None:
     codes = [101]
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and codes:
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, codes.pop(), 0, -1, -1))
+        if isinstance(request, wire07.ProduceAckRequest) and codes:
+            return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, codes.pop(), 0, -1, -1))
         return None
 
     with FakeBroker(hook=hook) as broker, Producer(broker.address) as producer:

@@ -46,6 +46,7 @@ from fastlog.producer.ledger import Ledger
 from fastlog.producer.router import Router
 from fastlog.producer.rows import RowSender
 from fastlog.wire import requests as rq
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.harness.timing import PATIENCE
@@ -224,7 +225,7 @@ def test_messages_that_failed_are_not_claimed(compression: str) -> None:
     refused = [0]
 
     def hook(request: rq.Request) -> bytes | None:
-        if not isinstance(request, rq.ProduceAckRequest) or request.topic != "t":
+        if not isinstance(request, wire07.ProduceAckRequest) or request.topic != "t":
             return None
         refused[0] += 1
         return refusal(request, 2) if refused[0] % 3 == 0 else None
@@ -329,7 +330,7 @@ def test_a_report_that_cannot_wait_for_them_claims_nothing() -> None:
     release = threading.Event()
 
     def hook(request: rq.Request) -> bytes | None:
-        if not isinstance(request, rq.ProduceAckRequest) or request.topic != "t":
+        if not isinstance(request, wire07.ProduceAckRequest) or request.topic != "t":
             return None
         assert release.wait(PATIENCE)
         return refusal(request, 2)
@@ -354,7 +355,7 @@ def test_an_event_that_was_refused_comes_again(caplog: pytest.LogCaptureFixture)
     refused = [0]
 
     def hook(request: rq.Request) -> bytes | None:
-        if not isinstance(request, rq.ProduceAckRequest) or request.topic != "audit":
+        if not isinstance(request, wire07.ProduceAckRequest) or request.topic != "audit":
             return None
         refused[0] += 1
         return refusal(request, 2) if refused[0] <= 2 else None
@@ -442,7 +443,7 @@ def test_requests_that_are_sent_again_count_once() -> None:
     stored_sets = [0]
 
     def after(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and request.topic == "t":
+        if isinstance(request, wire07.ProduceAckRequest) and request.topic == "t":
             stored_sets[0] += 1
             if stored_sets[0] in (2, 5):
                 raise ConnectionError

@@ -20,6 +20,7 @@ from fastlog.producer.link import Link
 from fastlog.producer.waiting import OneShotEvent
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.harness.timing import PATIENCE
@@ -32,7 +33,7 @@ def test_what_was_not_acknowledged_is_sent_again_in_order(stored_first: bool) ->
     counted = [0]
 
     def breaks(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             counted[0] += 1
             if counted[0] % 7 == 0:
                 raise ConnectionError
@@ -59,7 +60,7 @@ def test_without_acknowledgements_the_rest_goes_on_behind_the_break(caplog: pyte
     counted = [0]
 
     def breaks(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceRequest):
+        if isinstance(request, wire07.ProduceRequest):
             counted[0] += 1
             if counted[0] == 20:
                 raise ConnectionError
@@ -80,7 +81,7 @@ def test_num_retries() -> None:
     """0 gives up after the first break, and says so."""
 
     def breaks(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             raise ConnectionError
         return None
 
@@ -116,7 +117,7 @@ def test_a_connection_that_stands_still_is_replaced() -> None:
     release = threading.Event()
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and first:
+        if isinstance(request, wire07.ProduceAckRequest) and first:
             first.clear()
             release.wait(30)
             raise ConnectionError
@@ -136,8 +137,8 @@ def test_a_connection_that_stands_still_is_replaced() -> None:
         b"\x7f\xff\xff\xff\x00\x00",
         b"\xff\xff\xff\xff",
         b"\x00\x00\x00\x06\x00\x00\x00\x00\x00\x00",
-        rs.encode_produce_ack(rs.ProduceAckAnswer(77, 0, 0, 0, 5)),
-        rs.encode_produce_ack(rs.ProduceAckAnswer(0, 0, 0, 0, 5)) * 2,
+        wire07.encode_produce_ack(rs.ProduceAckAnswer(77, 0, 0, 0, 5)),
+        wire07.encode_produce_ack(rs.ProduceAckAnswer(0, 0, 0, 0, 5)) * 2,
         os.urandom(5000),
     ],
 )
@@ -145,7 +146,7 @@ def test_a_broker_that_lies(lie: bytes) -> None:
     """T-25: an answer that cannot be one ends the connection; only the first of two right ones delivers."""
 
     def hook(request: rq.Request) -> bytes | None:
-        return lie if isinstance(request, rq.ProduceAckRequest) else None
+        return lie if isinstance(request, wire07.ProduceAckRequest) else None
 
     with FakeBroker(hook=hook) as broker:
         producer = Producer(broker.address, producer_type="async", num_retries=1)

@@ -16,6 +16,7 @@ from fastlog.producer.zookeeper_router import ZooKeeperRoute, ZooKeeperRouter
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.zkpaths import PartitionId
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
 from tests.harness.fake_session import FakeZooKeeper
@@ -112,8 +113,8 @@ def test_a_partition_of_a_broker_that_has_gone_is_looked_at_again(
 
 def answer(codes: list[int]) -> Callable[[rq.Request], bytes | None]:
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and codes and (code := codes.pop()):
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, code, 0, -1, -1))
+        if isinstance(request, wire07.ProduceAckRequest) and codes and (code := codes.pop()):
+            return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, code, 0, -1, -1))
         return None
 
     return hook

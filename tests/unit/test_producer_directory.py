@@ -26,6 +26,7 @@ from fastlog.producer.brokers import BrokerAddress, Directory, Offer, frame_head
 from fastlog.producer.zookeeper_router import ZooKeeperRouter
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
 from tests.harness.fake_session import FakeZooKeeper
@@ -185,8 +186,8 @@ def test_lists_of_brokers_that_are_none(text: str) -> None:
 def test_frames_begin_as_their_requests_do(acks: int) -> None:
     header = frame_header("tä", 3, acks)
     assert int.from_bytes(header[-4:], "big") == 0
-    request = rq.decode_request(header[4:])
-    assert isinstance(request, rq.ProduceAckRequest if acks else rq.ProduceRequest)
+    request = wire07.decode_request(header[4:])
+    assert isinstance(request, wire07.ProduceAckRequest if acks else wire07.ProduceRequest)
     assert (request.topic, request.partition, request.message_set) == ("tä", 3, b"")
 
 

@@ -18,6 +18,7 @@ from fastlog.producer._outbox import Outbox
 from fastlog.producer.brokers import frame_header
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.frames import FrameReader
 
@@ -52,11 +53,11 @@ def serve(connection: socket.socket, seen: list[bytes], requests: int) -> None:
     while requests:
         reader.feed(connection.recv(4096))
         while (frame := reader.frame_or_none()) is not None:
-            request = rq.decode_request(frame)
-            assert isinstance(request, rq.ProduceAckRequest)
+            request = wire07.decode_request(frame)
+            assert isinstance(request, wire07.ProduceAckRequest)
             seen += payloads(request.message_set)
             answer = rs.ProduceAckAnswer(request.correlation_id, 0, request.partition, len(seen) - 1, len(seen))
-            connection.sendall(rs.encode_produce_ack(answer))
+            connection.sendall(wire07.encode_produce_ack(answer))
             requests -= 1
 
 
@@ -101,7 +102,7 @@ def test_the_end_and_nonsense_are_found_behind_answers() -> None:
         flight = Flight(True)
         flight.add(chunk_of([b"a", b"b"]))
         flight.write(ours.fileno(), EVERYTHING)
-        theirs.sendall(rs.encode_produce_ack(rs.ProduceAckAnswer(0, 0, 0, 0, 11)))
+        theirs.sendall(wire07.encode_produce_ack(rs.ProduceAckAnswer(0, 0, 0, 0, 11)))
         theirs.shutdown(socket.SHUT_WR)
         assert flight.receive(ours.fileno()) > 0
         assert flight.receive(ours.fileno()) == 0
@@ -110,7 +111,7 @@ def test_the_end_and_nonsense_are_found_behind_answers() -> None:
         flight = Flight(True)
         flight.add(chunk_of([b"a"]))
         assert flight.receive(ours.fileno()) == -1
-        theirs.sendall(rs.encode_produce_ack(rs.ProduceAckAnswer(0, 0, 0, 0, 11)))
+        theirs.sendall(wire07.encode_produce_ack(rs.ProduceAckAnswer(0, 0, 0, 0, 11)))
         with pytest.raises(ProtocolError):
             flight.receive(ours.fileno())
 
@@ -126,7 +127,7 @@ def test_what_is_not_written_is_pulled_back(written: int, answered: int, ticket:
     with pair() as (ours, theirs):
         flight.write(ours.fileno(), written)
         for number in range(answered):
-            theirs.sendall(rs.encode_produce_ack(rs.ProduceAckAnswer(number, 0, 0, 0, 11)))
+            theirs.sendall(wire07.encode_produce_ack(rs.ProduceAckAnswer(number, 0, 0, 0, 11)))
         flight.receive(ours.fileno())
         pulled = flight.pull_back("t", 0)
         assert sum(chunk.messages for chunk in pulled) == 6 - written
@@ -152,7 +153,7 @@ def test_a_refused_frame_becomes_a_chunk() -> None:
     with pair() as (ours, theirs):
         flight.write(ours.fileno(), EVERYTHING)
         for number, code in enumerate([0, StorageError.code, 0]):
-            theirs.sendall(rs.encode_produce_ack(rs.ProduceAckAnswer(number, code, 0, -1 if code else 0, 11)))
+            theirs.sendall(wire07.encode_produce_ack(rs.ProduceAckAnswer(number, code, 0, -1 if code else 0, 11)))
         flight.receive(ours.fileno())
         (refused, later) = flight.take_outcomes()
         assert refused[:3] == ("t", 0, StorageError.code)

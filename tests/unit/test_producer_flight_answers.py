@@ -21,8 +21,8 @@ from fastlog._segment import payloads
 from fastlog.errors import ProtocolError, StorageError, TransportError
 from fastlog.producer._flight import Flight
 from fastlog.producer._frames import Chunk
-from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.frames import FrameReader
 from tests.harness.timing import PATIENCE
 from tests.unit.test_producer_flight import EVERYTHING, chunk_of, pair
@@ -32,17 +32,17 @@ ANSWER_BYTES = 30
 
 def answer(number: int, *, code: int = 0, base: int = 0) -> bytes:
     if code:
-        return rs.encode_produce_ack(rs.ProduceAckAnswer(number, code, 0, -1, -1))
-    return rs.encode_produce_ack(rs.ProduceAckAnswer(number, 0, 0, base, base + 11))
+        return wire07.encode_produce_ack(rs.ProduceAckAnswer(number, code, 0, -1, -1))
+    return wire07.encode_produce_ack(rs.ProduceAckAnswer(number, 0, 0, base, base + 11))
 
 
-def requests_in(peer: socket.socket, count: int) -> list[rq.ProduceAckRequest]:
+def requests_in(peer: socket.socket, count: int) -> list[wire07.ProduceAckRequest]:
     reader, found = FrameReader(10**7), []
     while len(found) < count:
         reader.feed(peer.recv(1 << 16))
         while (body := reader.frame_or_none()) is not None:
-            request = rq.decode_request(body)
-            assert isinstance(request, rq.ProduceAckRequest)
+            request = wire07.decode_request(body)
+            assert isinstance(request, wire07.ProduceAckRequest)
             found.append(request)
     return found
 
@@ -346,7 +346,7 @@ class Life:
 
     def connection(self, ends: bool) -> None:
         """Some turns on one connection, which breaks at the end, or lives until nothing is left."""
-        asked: list[rq.ProduceAckRequest] = []
+        asked: list[wire07.ProduceAckRequest] = []
         reader = FrameReader(10**7)
         with pair(self.random.choice([0, 3000])) as (ours, theirs):
             theirs.setblocking(False)
@@ -355,8 +355,8 @@ class Life:
                 with contextlib.suppress(BlockingIOError):
                     reader.feed(theirs.recv(self.random.choice([10, 70, 10**6])))
                 while (body := reader.frame_or_none()) is not None:
-                    request = rq.decode_request(body)
-                    assert isinstance(request, rq.ProduceAckRequest)
+                    request = wire07.decode_request(body)
+                    assert isinstance(request, wire07.ProduceAckRequest)
                     asked.append(request)
                 said = b""
                 while asked and (ends or self.random.random() < 0.6):

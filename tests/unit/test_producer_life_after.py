@@ -21,13 +21,14 @@ from fastlog.message import deep
 from fastlog.producer import Delivery, Producer, StringEncoder
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
 
 THREE = [b"1", b"2", b"3"]
-Produce = rq.ProduceAckRequest | rq.ProduceRequest
+Produce = wire07.ProduceAckRequest | wire07.ProduceRequest
 
 
 class Troubled(FakeBroker):
@@ -87,7 +88,7 @@ def right(request: Produce, code: int = 0) -> bytes:
     """An answer to it."""
     correlation_id = getattr(request, "correlation_id", 0)
     base = -1 if code else 0
-    return rs.encode_produce_ack(rs.ProduceAckAnswer(correlation_id, code, max(request.partition, 0), base, base))
+    return wire07.encode_produce_ack(rs.ProduceAckAnswer(correlation_id, code, max(request.partition, 0), base, base))
 
 
 def closes(broker: Troubled, request: Produce) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fastlog._segment import payloads
 from fastlog.errors import CLASS_BY_CODE, FastlogError, StorageError, TransportError
 from fastlog.producer.refusals import RETRIED
-from fastlog.wire import requests as rq
+from tests.harness import wire07
 from tests.harness.still_link import NEVER, Peer, StillLink, answer_to, still_link
 
 FULL = StorageError.code
@@ -25,7 +25,7 @@ def take_all(link: StillLink, peer: Peer, count: int) -> list[bytes]:
     found = []
     for _ in range(count):
         request = peer.request()
-        assert isinstance(request, rq.ProduceAckRequest)
+        assert isinstance(request, wire07.ProduceAckRequest)
         found += payloads(request.message_set)
         link.say(peer, answer_to(request)).step()
     return found
@@ -96,7 +96,7 @@ def test_a_refusal_with_a_break_behind_it_keeps_its_place(way: str, later: int) 
         peer = link.step().accept()
         event = link.flush()
         request = peer.request()
-        assert isinstance(request, rq.ProduceAckRequest)
+        assert isinstance(request, wire07.ProduceAckRequest)
         refusal = answer_to(request, FULL)
         if way == "nonsense":
             link.say(peer, refusal + NONSENSE)
@@ -304,7 +304,7 @@ def test_partitions_are_refused_each_for_itself() -> None:
             link.put([b"%d" % number], partition=1)
         peer = link.step().accept()
         requests = [peer.request() for _ in range(6)]
-        assert all(isinstance(request, rq.ProduceAckRequest) for request in requests)
+        assert all(isinstance(request, wire07.ProduceAckRequest) for request in requests)
         said = [
             answer_to(request, FULL if request.partition == 0 else 0)  # type: ignore[arg-type]
             for request in requests

@@ -18,6 +18,7 @@ from fastlog.producer._outbox import Outbox
 from fastlog.producer._send import Route, SendPath
 from fastlog.producer.brokers import frame_header
 from fastlog.wire import requests
+from tests.harness import wire07
 
 HOUR_NS = 3_600_000_000_000
 
@@ -112,8 +113,8 @@ def test_marker_bytes_stay_in_their_topic() -> None:
                 chunk = held.pop()
                 marker = bytes([65 + int(chunk.topic[1:])])
                 for frame in frames_of([chunk]):
-                    request = requests.decode_request(frame[4:])
-                    assert isinstance(request, requests.ProduceRequest)
+                    request = wire07.decode_request(frame[4:])
+                    assert isinstance(request, wire07.ProduceRequest)
                     assert request.topic == chunk.topic
                     found = payloads(request.message_set)
                     assert found
@@ -139,7 +140,7 @@ def check_blocks(outbox: Outbox, turn: int) -> None:
     found = [
         payload
         for frame in frames_of(chunks)
-        for payload in payloads(requests.decode_request(frame[4:]).message_set)  # type: ignore[union-attr]
+        for payload in payloads(wire07.decode_request(frame[4:]).message_set)  # type: ignore[union-attr]
     ]
     assert found == messages
 
@@ -150,7 +151,7 @@ def test_batch_bytes_bound_a_frame() -> None:
         buffer = new_buffer(outbox, batch=1000, batch_bytes=100)
         sizes = [20, 20, 20, 20, 200, 10, 10]
         buffer.extend([bytes(size) for size in sizes])
-        found = [requests.decode_request(frame[4:]).message_set for frame in frames_of(outbox.take(True))]  # type: ignore[union-attr]
+        found = [wire07.decode_request(frame[4:]).message_set for frame in frames_of(outbox.take(True))]  # type: ignore[union-attr]
         assert [len(payloads(each)) for each in found] == [3, 1, 1, 2]
 
 
@@ -212,8 +213,8 @@ def test_compressed_chunks(codec: int, acks: int) -> None:
         assert payloads(refused[0][1].message_sets[0]) == large
         assert (made.frame_count, made.messages) == (2, 6)
         for frame, expected in zip(frames_of([made]), (small, small[:2]), strict=True):
-            request = requests.decode_request(frame[4:])
-            assert isinstance(request, requests.ProduceRequest | requests.ProduceAckRequest)
+            request = wire07.decode_request(frame[4:])
+            assert isinstance(request, wire07.ProduceRequest | wire07.ProduceAckRequest)
             (inner,) = payloads(request.message_set)
             assert payloads(codecs.decompress(codec, inner, 10**6)) == expected
 

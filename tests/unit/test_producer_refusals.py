@@ -19,15 +19,16 @@ from fastlog.producer._frames import Chunk
 from fastlog.producer.refusals import RETRIED, RETRIED_BY_CODE, Refusals
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
 
 Hook = Callable[[rq.Request], bytes | None]
 
 
-def refusal(request: rq.ProduceAckRequest, code: int = StorageError.code) -> bytes:
+def refusal(request: wire07.ProduceAckRequest, code: int = StorageError.code) -> bytes:
     """The answer of a broker whose disk is full."""
-    return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, code, request.partition, -1, -1))
+    return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, code, request.partition, -1, -1))
 
 
 def refusing(numbers: Collection[int]) -> Hook:
@@ -35,7 +36,7 @@ def refusing(numbers: Collection[int]) -> Hook:
     counted = [0]
 
     def hook(request: rq.Request) -> bytes | None:
-        if not isinstance(request, rq.ProduceAckRequest):
+        if not isinstance(request, wire07.ProduceAckRequest):
             return None
         counted[0] += 1
         return refusal(request) if counted[0] in numbers else None
@@ -49,7 +50,7 @@ def full_for(seconds: float, after: int) -> Hook:
     start: list[float] = []
 
     def hook(request: rq.Request) -> bytes | None:
-        if not isinstance(request, rq.ProduceAckRequest):
+        if not isinstance(request, wire07.ProduceAckRequest):
             return None
         counted[0] += 1
         if counted[0] <= after:
@@ -111,7 +112,7 @@ def test_other_partitions_go_on_meanwhile() -> None:
     full.set()
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and request.partition == 0 and full.is_set():
+        if isinstance(request, wire07.ProduceAckRequest) and request.partition == 0 and full.is_set():
             return refusal(request)
         return None
 
@@ -139,7 +140,7 @@ def test_what_was_overtaken_is_not_sent_again(partition: int) -> None:
     refuse = refusing([3])
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             ready.wait(30)
         return refuse(request)
 
@@ -166,16 +167,16 @@ def test_what_was_overtaken_is_not_sent_again(partition: int) -> None:
 def test_deliveries_of_a_call_say_which_of_its_messages_they_are_of(keys: list[bytes] | None) -> None:
     """What is refused, and then overtaken, is told behind the others; keys may give each partition some of a call."""
     seen: list[Delivery] = []
-    waiting: list[rq.ProduceAckRequest] = []
+    waiting: list[wire07.ProduceAckRequest] = []
 
     def hook(request: rq.Request) -> bytes | None:
-        if not isinstance(request, rq.ProduceAckRequest) or request.partition == 1:
+        if not isinstance(request, wire07.ProduceAckRequest) or request.partition == 1:
             return None
         waiting.append(request)
         if len(waiting) < 3:
             return b""
         answers = [rs.ProduceAckAnswer(one.correlation_id, 0, 0, 0, 9) for one in waiting]
-        return refusal(waiting[0]) + b"".join(map(rs.encode_produce_ack, answers[1:]))
+        return refusal(waiting[0]) + b"".join(map(wire07.encode_produce_ack, answers[1:]))
 
     with FakeBroker(partitions=2, hook=hook) as broker:
         with Producer(broker.address, producer_type="async", batch_messages=2, partitioner=_ByDigit()) as producer:
@@ -247,7 +248,7 @@ def test_memory_stays_bounded() -> None:
     full.set()
 
     def hook(request: rq.Request) -> bytes | None:
-        return refusal(request) if isinstance(request, rq.ProduceAckRequest) and full.is_set() else None
+        return refusal(request) if isinstance(request, wire07.ProduceAckRequest) and full.is_set() else None
 
     with (
         FakeBroker(hook=hook) as broker,
@@ -279,7 +280,7 @@ def test_refusals_and_breaks_mixed(seed: int, breaks: float) -> None:
     outcome: Counter[int] = Counter()
 
     def hook(request: rq.Request) -> bytes | None:
-        if not isinstance(request, rq.ProduceAckRequest):
+        if not isinstance(request, wire07.ProduceAckRequest):
             return None
         turn = chooser.random()
         if turn < breaks:

@@ -23,6 +23,7 @@ from fastlog.producer.rows import RowSender, Stretch
 from fastlog.producer.waiting import LocklessCondition
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker, stored
 from tests.harness.timing import PATIENCE
 
@@ -102,7 +103,7 @@ def test_waits_while_the_queue_is_full() -> None:
     release = threading.Event()
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             release.wait(30)
         return None
 
@@ -128,7 +129,7 @@ def test_a_break_repeats_but_does_not_lose() -> None:
     answered: list[int] = []
 
     def after(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             answered.append(request.correlation_id)
             if len(answered) == 3:
                 raise ConnectionError
@@ -151,8 +152,8 @@ def test_what_is_not_delivered_is_an_error(step: str) -> None:
     """Of the flush, or of the next send."""
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 3, -1, -1, -1))
+        if isinstance(request, wire07.ProduceAckRequest):
+            return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 3, -1, -1, -1))
         return None
 
     with FakeBroker(hook=hook) as broker:

@@ -25,6 +25,7 @@ from fastlog.errors import (
 from fastlog.message import encode_set
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.consumers import PAYLOADS, consumer_of, with_log
 from tests.harness.fake_broker import FakeBroker
 
@@ -134,7 +135,7 @@ def test_iterating_ends_at_what_was_appended() -> None:
                     (rs.TopicMetadata("t", 0, 1, (known,)),),
                 )
             )  # fmt: skip
-        if isinstance(request, rq.HeldFetchRequest) and asked:
+        if isinstance(request, wire07.HeldFetchRequest) and asked:
             fake.logs["t", 0] = log  # flushed now
         return None
 
@@ -161,15 +162,15 @@ def test_the_next_fetch_is_on_its_way_while_one_is_read() -> None:
 def test_multifetch_keeps_each_part_its_error(own: bool) -> None:
     fake = with_log(pack([b"abc", b"d" * 100]), own=own)
     fake.hook = lambda request: (
-        rs.encode_multifetch(
+        wire07.encode_multifetch(
             [
-                rs.FetchAnswer(0, fake.logs["t", 0][fetch.offset :][: fetch.max_bytes])
+                wire07.FetchAnswer(0, fake.logs["t", 0][fetch.offset :][: fetch.max_bytes])
                 if fetch.topic == "t"
-                else rs.FetchAnswer(WrongPartitionError.code)
+                else wire07.FetchAnswer(WrongPartitionError.code)
                 for fetch in request.fetches
             ]
         )
-        if isinstance(request, rq.MultiFetchRequest)
+        if isinstance(request, wire07.MultiFetchRequest)
         else None
     )
     with fake, consumer_of(fake) as consumer:
@@ -194,10 +195,10 @@ def test_an_error_code_is_its_exception(own: bool, code: int) -> None:
 
     def hook(request: rq.Request) -> bytes | None:
         match request:
-            case rq.FetchRequest():
-                return rs.encode_fetch(code)
-            case rq.HeldFetchRequest():
-                return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, code, 500, 100))
+            case wire07.FetchRequest():
+                return wire07.encode_fetch(code)
+            case wire07.HeldFetchRequest():
+                return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, code, 500, 100))
             case rq.OffsetsRequest():
                 return rs.encode_offsets(code)
         return None

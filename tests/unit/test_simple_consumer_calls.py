@@ -13,8 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from fastlog._segment import pack
 from fastlog.consumer.simple import EARLIEST, LATEST, SimpleConsumer
 from fastlog.errors import ClosedError, ConfigError, OffsetOutOfRangeError, UnsupportedFeatureError
-from fastlog.wire import requests as rq
-from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker
 
 COUNT = 30
@@ -139,10 +138,10 @@ def test_partitions_are_counted(own: bool) -> None:
         fake.logs["t", 6] = b""
         assert consumer.partition_count("t") == 7
         fake.after = lambda request: (
-            rs.encode_fetch(1) if isinstance(request, rq.FetchRequest) and request.partition < 5 else None
+            wire07.encode_fetch(1) if isinstance(request, wire07.FetchRequest) and request.partition < 5 else None
         )
         assert consumer.partition_count("t") == 7
-        fake.after = lambda request: rs.encode_fetch(0) if isinstance(request, rq.FetchRequest) else None
+        fake.after = lambda request: wire07.encode_fetch(0) if isinstance(request, wire07.FetchRequest) else None
         if not own:
             with pytest.raises(UnsupportedFeatureError, match="every number"):
                 consumer.partition_count("t")

@@ -27,6 +27,7 @@ from fastlog.errors import (
 )
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.consumers import PAYLOADS, consumer_of, with_log
 from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker
@@ -42,7 +43,7 @@ def test_a_broken_connection_is_made_again_once(own: bool) -> None:
 
     def hook(request: rq.Request) -> bytes | None:
         nonlocal deaths
-        if isinstance(request, rq.FetchRequest | rq.HeldFetchRequest | rq.OffsetsRequest) and deaths:
+        if isinstance(request, wire07.FetchRequest | wire07.HeldFetchRequest | rq.OffsetsRequest) and deaths:
             deaths -= 1
             raise ConnectionError
         return None
@@ -96,7 +97,7 @@ def test_an_interrupt_ends_a_call_at_once() -> None:
     release = threading.Event()
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.OffsetsRequest | rq.HeldFetchRequest):
+        if isinstance(request, rq.OffsetsRequest | wire07.HeldFetchRequest):
             release.wait(60)
         return None
 
@@ -152,7 +153,7 @@ def test_close_ends_a_call_that_waits(how: str) -> None:
     arrived, release = threading.Event(), threading.Event()
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest):
+        if isinstance(request, wire07.HeldFetchRequest):
             arrived.set()
             release.wait(60)
         return None
@@ -301,8 +302,8 @@ def test_threads_share_one_consumer() -> None:
 
 def test_an_answer_to_something_else_is_noticed() -> None:
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest):
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id + 1, 0, 0, 0))
+        if isinstance(request, wire07.HeldFetchRequest):
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id + 1, 0, 0, 0))
         return None
 
     with with_log(pack([b"a"]), hook=hook) as fake, consumer_of(fake, local="off") as consumer:
@@ -360,8 +361,8 @@ def test_what_comes_unasked_is_not_taken_for_the_next_answer() -> None:
     """0.7's answers say nothing of what they answer: one too many would move all that follow by one."""
 
     def twice(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.FetchRequest) and request.offset == 0:
-            return 2 * rs.encode_fetch(0, pack([b"first"]))
+        if isinstance(request, wire07.FetchRequest) and request.offset == 0:
+            return 2 * wire07.encode_fetch(0, pack([b"first"]))
         return None
 
     entry = len(pack([b"first"]))
@@ -388,12 +389,12 @@ def test_bytes_beyond_the_largest_offset_are_refused(own: bool) -> None:
 
     def hook(request: rq.Request) -> bytes | None:
         match request:
-            case rq.FetchRequest():
-                return rs.encode_fetch(0, pack([b"a"]))
-            case rq.HeldFetchRequest():
-                return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, last, 0, pack([b"a"])))
-            case rq.MultiFetchRequest():
-                return rs.encode_multifetch([rs.FetchAnswer(0, pack([b"a"]))])
+            case wire07.FetchRequest():
+                return wire07.encode_fetch(0, pack([b"a"]))
+            case wire07.HeldFetchRequest():
+                return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, last, 0, pack([b"a"])))
+            case wire07.MultiFetchRequest():
+                return wire07.encode_multifetch([wire07.FetchAnswer(0, pack([b"a"]))])
         return None
 
     with with_log(b"", own=own, hook=hook) as fake, consumer_of(fake) as consumer:

@@ -22,6 +22,7 @@ from fastlog.spark.options import parse_options
 from fastlog.spark.plans import BatchPlan
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.consumers import PAYLOADS, with_log
 from tests.harness.fake_broker import FakeBroker, cut_points
 from tests.harness.spark import partition_of
@@ -104,7 +105,7 @@ def test_a_walk_asks_for_no_more_than_the_size_of_a_fetch(size: int) -> None:
     sizes: list[int] = []
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.FetchRequest):
+        if isinstance(request, wire07.FetchRequest):
             sizes.append(request.max_bytes)
         return None
 
@@ -227,10 +228,10 @@ class Hiding:
     def __call__(self, request: rq.Request) -> bytes | None:
         if isinstance(request, rq.MetadataRequest):
             return answer_of(request, rs.PartitionMetadata(0, rs.STATE_OK, 0, self.end, len(LOG)))
-        if isinstance(request, rq.HeldFetchRequest):
+        if isinstance(request, wire07.HeldFetchRequest):
             assert request.offset == 5 * ENTRY
             if not self.shows:
-                return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, self.end, 0))
+                return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 0, self.end, 0))
             self.end = len(LOG)
         return None
 

@@ -22,6 +22,7 @@ from tests.harness.fake_broker import FakeBroker
 pa = pytest.importorskip("pyarrow")
 
 from fastlog.spark.packing import WriteReport, write_batches  # noqa: E402
+from tests.harness import wire07  # noqa: E402
 
 KINDS = {"value": pa.binary(), "key": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "broker": pa.int32()}
 
@@ -142,8 +143,8 @@ def test_what_fails_ends_the_task() -> None:
     """A broker that refuses, one that is not there, and a source that breaks in the middle."""
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 3, -1, -1, -1))
+        if isinstance(request, wire07.ProduceAckRequest):
+            return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 3, -1, -1, -1))
         return None
 
     with FakeBroker(hook=hook) as refusing, pytest.raises(DeliveryError, match="1 message was not delivered"):

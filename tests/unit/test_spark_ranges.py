@@ -21,6 +21,7 @@ from fastlog.spark.plans import Task
 from fastlog.spark.ranges import read_task
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.consumers import PAYLOADS, with_log
 from tests.harness.fake_broker import FakeBroker
 
@@ -69,7 +70,7 @@ def test_a_broker_that_dies_now_and_then() -> None:
 
     def hook(request: rq.Request) -> None:
         nonlocal count
-        if isinstance(request, rq.HeldFetchRequest):
+        if isinstance(request, wire07.HeldFetchRequest):
             count += 1
             if count % 3:
                 return
@@ -159,10 +160,10 @@ class Shrinking:
         self.fetches = 0
 
     def __call__(self, request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest):
+        if isinstance(request, wire07.HeldFetchRequest):
             self.fetches += 1
             if self.fetches > 1 and request.offset < self.begin:
-                return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(LOG), self.begin))
+                return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(LOG), self.begin))
         if isinstance(request, rq.OffsetsRequest):
             return rs.encode_offsets(0, [self.begin])
         return None

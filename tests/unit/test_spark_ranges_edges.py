@@ -11,6 +11,7 @@ from fastlog.errors import DataLossError, RangeIncompleteError
 from fastlog.message import encode_set
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.consumers import PAYLOADS, with_log
 from tests.harness.fake_broker import FakeBroker
 from tests.unit.test_spark_ranges import ENTRY, LOG, read, task_of
@@ -58,7 +59,7 @@ def test_an_empty_range_asks_nobody() -> None:
 class Breaking:
     """Breaks the connection so many times in a row before each fetch that it lets pass."""
 
-    def __init__(self, times: int, kind: type = rq.HeldFetchRequest) -> None:
+    def __init__(self, times: int, kind: type = wire07.HeldFetchRequest) -> None:
         self.times = times
         self.kind = kind
         self.left = times
@@ -94,9 +95,9 @@ def test_an_error_of_the_broker_ends_it_at_once() -> None:
     asked = []
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest):
+        if isinstance(request, wire07.HeldFetchRequest):
             asked.append(request)
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 3, 0, 0))
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 3, 0, 0))
         return None
 
     with with_log(LOG, hook=hook) as fake, pytest.raises(RangeIncompleteError, match="beyond 0: "):
@@ -111,8 +112,8 @@ def gone(begins: list[int], error: int = 0) -> Any:
     """The broker has nothing at the fifth message, and says that its log begins there."""
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.HeldFetchRequest) and request.offset == 5 * ENTRY:
-            return rs.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(LOG), 0))
+        if isinstance(request, wire07.HeldFetchRequest) and request.offset == 5 * ENTRY:
+            return wire07.encode_held_fetch(rs.HeldFetchAnswer(request.correlation_id, 1, len(LOG), 0))
         if isinstance(request, rq.OffsetsRequest):
             return rs.encode_offsets(error, begins)
         return None
@@ -206,7 +207,7 @@ def test_it_is_asked_behind_the_last_byte() -> None:
 
     def hook(request: rq.Request) -> bytes | None:
         found: bytes | None = tells(request)
-        if found is not None or isinstance(request, rq.HeldFetchRequest):
+        if found is not None or isinstance(request, wire07.HeldFetchRequest):
             order.append(type(request).__name__)
         return found
 

@@ -13,6 +13,7 @@ from fastlog.errors import (
 )
 from fastlog.producer import SyncProducer
 from fastlog.wire import requests as rq
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stored
 
@@ -36,14 +37,14 @@ def test_sync_producer_multi_send() -> None:
 
     def hook(request: rq.Request) -> bytes | None:
         seen.append(request)
-        return b"" if isinstance(request, rq.MultiProduceRequest) else None
+        return b"" if isinstance(request, wire07.MultiProduceRequest) else None
 
     with FakeBroker(hook=hook) as broker:
         with SyncProducer("127.0.0.1", broker.port) as producer:
             producer.multi_send([("a", 0, b"1"), ("b", 3, [b"2", b"3"])])
             producer.multi_send([])
         (request,) = seen
-        assert isinstance(request, rq.MultiProduceRequest)
+        assert isinstance(request, wire07.MultiProduceRequest)
         assert [(each.topic, each.partition, payloads(each.message_set)) for each in request.produces] == [
             ("a", 0, [b"1"]),
             ("b", 3, [b"2", b"3"]),

@@ -26,6 +26,7 @@ from fastlog.tools.lanes import FetchError, ReadCursor, Track
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from fastlog.zkpaths import PartitionId
+from tests.harness import wire07
 from tests.harness.command_line import Commands
 from tests.harness.command_process import refused, run, started
 from tests.harness.fake_broker import FakeBroker
@@ -138,7 +139,7 @@ def test_consume_goes_on_after_the_connection_broke() -> None:
 
     def die(request: rq.Request) -> bytes | None:
         nonlocal fetches
-        if isinstance(request, rq.HeldFetchRequest):
+        if isinstance(request, wire07.HeldFetchRequest):
             fetches += 1
             if fetches % 3 == 0:
                 raise ConnectionError

@@ -12,6 +12,7 @@ from fastlog.message import encode_set
 from fastlog.tools import groups_access
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.command_line import Commands, Ran
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.fake_session import FakeZooKeeper
@@ -49,8 +50,8 @@ def test_produce(broker: FakeBroker, run: Commands, tmp_path: Path) -> None:
     assert found == {**counts, **done, "messages": 2, "bytes": 6, "failed": 1, "too_long": 1}
 
     def refuse(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 3, 0, 0, 0))
+        if isinstance(request, wire07.ProduceAckRequest):
+            return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 3, 0, 0, 0))
         return None
 
     broker.hook = refuse

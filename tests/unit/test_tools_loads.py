@@ -30,6 +30,7 @@ from fastlog.tools.report import EXIT_DAMAGED, EXIT_FAILED, EXIT_USAGE, CommandE
 from fastlog.tools.topic_places import PartitionPlace, Site, find_topic_sites
 from fastlog.wire import requests
 from fastlog.zkpaths import PartitionId
+from tests.harness import wire07
 from tests.harness.dumps import ADDRESS, ONE, SETTINGS, SIZE, TIMEOUT, TWO, Settings, batch, refused
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.timing import PATIENCE
@@ -358,7 +359,8 @@ def test_a_topic_that_somebody_else_deleted_first_is_none(
     def delete(topic: str) -> None:
         raise RecordsError("refused", code)
 
-    records: Any = SimpleNamespace(topics=lambda names: {"t": SimpleNamespace(code=0, partitions=(0,))}, delete=delete)
+    known = {"t": SimpleNamespace(code=0, partitions=(0,))}
+    records: Any = SimpleNamespace(known_topics=lambda names: known, delete=delete)
     monkeypatch.setattr(record_topics, "records_at", lambda broker: contextlib.nullcontext(records))
     with pytest.raises(RecordsError) if raises else contextlib.nullcontext():
         assert record_topics.is_deleted(Connection(), "t") is None  # type: ignore[arg-type]
@@ -379,7 +381,7 @@ def test_as_many_bytes_of_somebody_else_are_not_those_whose_answer_was_lost() ->
     mine, theirs = message.encode_set([b"a"]), message.encode_set([b"b"])
 
     def hook(request: requests.Request) -> None:
-        if isinstance(request, requests.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             broker.logs["t", 0] = theirs
             raise ConnectionError
 

@@ -28,6 +28,7 @@ from fastlog.tools.progress import ConsoleProgress
 from fastlog.tools.send_lines import LineSender
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.command_line import Commands
 from tests.harness.command_process import refused, run, started
@@ -145,7 +146,7 @@ def test_unacknowledged_batches_are_sent_again_in_order() -> None:
 
     def die_once(request: rq.Request) -> bytes | None:
         nonlocal acked
-        if isinstance(request, rq.ProduceAckRequest):
+        if isinstance(request, wire07.ProduceAckRequest):
             acked += 1
             if acked == 3:
                 raise ConnectionError
@@ -164,8 +165,8 @@ def test_unacknowledged_batches_are_sent_again_in_order() -> None:
 
 def test_refused_batches_are_counted_and_exit_1() -> None:
     def full(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest):
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 103))
+        if isinstance(request, wire07.ProduceAckRequest):
+            return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 103))
         return None
 
     with FakeBroker(hook=full) as fake:
@@ -257,7 +258,7 @@ def test_progress_counts_what_was_acknowledged(
 
 
 def _answer_later(request: rq.Request, event: threading.Event) -> None:
-    if isinstance(request, rq.ProduceAckRequest):
+    if isinstance(request, wire07.ProduceAckRequest):
         assert event.wait(PATIENCE)
 
 

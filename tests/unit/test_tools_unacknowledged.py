@@ -16,6 +16,7 @@ from fastlog.perf.producing import ProducerOptions, ProducerRun
 from fastlog.tools import copy_topic, topic_places
 from fastlog.tools.topic_places import Site
 from fastlog.wire import requests as rq
+from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.command_line import Commands
 from tests.harness.fake_broker import FakeBroker
@@ -96,7 +97,7 @@ def test_a_replay_whose_connection_breaks_fails(
     """Nobody can say what is lost, so it is not a success."""
 
     def refuse(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceRequest) and "ProduceRequest" not in plain.answered:
+        if isinstance(request, wire07.ProduceRequest) and "ProduceRequest" not in plain.answered:
             plain.answered["ProduceRequest"] += 1
             raise ConnectionError
         return None

