@@ -246,19 +246,6 @@ def still(tree: FakeZooKeeper, **settings: Any) -> Discovery:
     return Discovery(config, Ledger(Quota(100, 10_000), None), lambda view: None, opener(tree))
 
 
-def test_a_session_that_is_away_for_long_is_left_for_another(
-    tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After two of its time-outs; the next one has as long again."""
-    made = still(tree)
-    at = At(made, monkeypatch)
-    session = tree.open()
-    for begin in (50.0, 200.0):
-        for seconds, is_over in ((0.0, False), (0.9, False), (1.0, True)):
-            at.now = begin + seconds
-            assert made._has_been_away_for_good(session) is is_over, seconds
-
-
 def test_pauses_double_up_to_the_longest(tree: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is waited for in one piece, and ends with a stop."""
     made = still(tree)
