@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastlog import escaping, message
-from fastlog.counts import counted
+from fastlog.counts import counted, listed
 from fastlog.escaping import EscapingFormatter, in_json, printable
 from fastlog.limited_log import LimitedLog
 from fastlog.tools import report
@@ -88,3 +88,10 @@ def test_commands_escape_names_that_a_broker_tells() -> None:
 )
 def test_one_thing_is_not_counted_as_several(given: tuple[int, str] | tuple[int, str, str], expected: str) -> None:
     assert counted(*given) == expected
+
+
+def test_the_first_of_many() -> None:
+    names = ["a", "b", "c"]
+    assert [listed(names, most) for most in (4, 3, 2)] == ["a, b, c", "a, b, c", "a, b and 1 more"]
+    assert listed(names, 1, separator="; ", noun="topics") == "a and 2 more topics"
+    assert listed([], 3) == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastlog.retry import Backoff
+from fastlog.retry import Backoff, pause_after
 
 
 def test_pauses_double_up_to_the_longest_and_begin_anew() -> None:
@@ -22,3 +22,10 @@ def test_a_pause_is_shortened_by_the_share_at_most_and_the_next_one_is_not(monke
     assert [backoff.next(), backoff.next()] == [0.75, 1.5]
     monkeypatch.setattr("random.uniform", lambda low, high: high)
     assert [backoff.next(), backoff.next()] == [4.0, 8.0]
+
+
+def test_who_counts_failures_has_the_same_pauses() -> None:
+    """However many there have been."""
+    backoff = Backoff(0.25, 1.5)
+    assert [pause_after(failures, 0.25, 1.5) for failures in range(1, 6)] == [backoff.next() for _ in range(5)]
+    assert pause_after(10**6, 0.25, 1.5) == 1.5
