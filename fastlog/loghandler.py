@@ -34,7 +34,28 @@ _OF_RECORDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"
 _Event = TypeVar("_Event")
 
 
-class LogHandler(logging.Handler):
+class _Counted:
+    """What has become of the records or events that were given to it."""
+
+    _publisher: Publisher
+
+    @property
+    def dropped(self) -> int:
+        """How many of this process were not delivered and will not be."""
+        return self._publisher.dropped
+
+    @property
+    def published(self) -> int:
+        """How many of this process were delivered."""
+        return self._publisher.published
+
+    @property
+    def pending(self) -> int:
+        """How many wait in the queue or are on their way."""
+        return self._publisher.pending
+
+
+class LogHandler(_Counted, logging.Handler):
     """Publishes log records to a topic; it never waits for a broker and never raises into the program.
 
     ``LogHandler("localhost:9092", topic="logs")``, ``LogHandler(zk_connect="localhost:2181", topic="logs")``; further
@@ -68,21 +89,6 @@ class LogHandler(logging.Handler):
         self._key = _checked_key(key)
         self._publisher = _publisher(topic, brokers, fields)
         super().__init__(level)
-
-    @property
-    def dropped(self) -> int:
-        """Records of this process that were not delivered and will not be."""
-        return self._publisher.dropped
-
-    @property
-    def published(self) -> int:
-        """Records of this process that were delivered."""
-        return self._publisher.published
-
-    @property
-    def pending(self) -> int:
-        """Records that wait in the queue or are on their way."""
-        return self._publisher.pending
 
     def createLock(self) -> None:
         """None is needed; with one, records of all threads would wait while one of them flushes."""
@@ -181,7 +187,7 @@ class JsonFormatter(logging.Formatter):
         return _json(found)
 
 
-class StructlogProcessor:
+class StructlogProcessor(_Counted):
     """Publishes what passes it in a chain of structlog's processors, and hands it on as it is.
 
     Behind a renderer it publishes the text that was rendered; anywhere else the event as JSON. Otherwise as
@@ -222,21 +228,6 @@ class StructlogProcessor:
             if logging.raiseExceptions and sys.stderr is not None and not isinstance(error, RecursionError):
                 traceback.print_exc(file=sys.stderr)
         return event_dict
-
-    @property
-    def dropped(self) -> int:
-        """Events of this process that were not delivered and will not be."""
-        return self._publisher.dropped
-
-    @property
-    def published(self) -> int:
-        """Events of this process that were delivered."""
-        return self._publisher.published
-
-    @property
-    def pending(self) -> int:
-        """Events that wait in the queue or are on their way."""
-        return self._publisher.pending
 
     def flush(self, timeout: float | None = None) -> bool:
         """Whether all events so far were delivered or dropped within ``timeout`` seconds (the closing time)."""
