@@ -7,19 +7,25 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fastlog.counts import counted
 from fastlog.errors import DeliveryError, FastlogError
 from fastlog.producer.ledger import logger
 
-if TYPE_CHECKING:
-    from fastlog.producer.producer import Producer
 
-_live: weakref.WeakSet[Producer] = weakref.WeakSet()
+class Closable(Protocol):
+    """A producer, as far as its end is concerned."""
+
+    def close(self) -> None: ...
+    def _unfinished(self) -> int: ...
+    def _leave_to_parent(self) -> None: ...
 
 
-def register(producer: Producer) -> None:
+_live: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+
+def register(producer: Closable) -> None:
     """Close it at the end of the program when the program does not, and make it unusable in forked children."""
     _live.add(producer)
     process = sys.modules.get("multiprocessing.process")
@@ -30,7 +36,7 @@ def register(producer: Producer) -> None:
         util.Finalize(None, _drain_child, exitpriority=-100)
 
 
-def forget(producer: Producer) -> None:
+def forget(producer: Closable) -> None:
     """Forget a producer that was closed: there is nothing to do for it at the end of the program."""
     _live.discard(producer)
 

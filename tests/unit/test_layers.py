@@ -94,7 +94,6 @@ CIRCLES = [
     # Stubs of compiled modules that name each other's types; compiled, they import one way only.
     frozenset(f"fastlog.producer.{name}" for name in ("_frames", "_flight", "_tickets")),
     frozenset(f"fastlog.producer.{name}" for name in ("auditing", "_stamp", "_send", "router")),
-    frozenset({"fastlog.producer.at_exit", "fastlog.producer.producer"}),  # the one names the other's type
     frozenset({"fastlog.consumer.exactly_once", "fastlog.consumer.database"}),  # a store makes what works on it
 ]
 """Modules that name each other: all within a package, most of them for types alone."""
