@@ -2,6 +2,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
+from fastlog._bytes cimport be32
 from fastlog._record_batch cimport FoundRecord, PlacedValue, RecordSpan, RecordWalk, delta_of, headers_of, next_value
 from fastlog._records cimport RecordFields
 
@@ -29,7 +30,7 @@ cdef inline bint next_entry(const unsigned char* p, Py_ssize_t left, Entry* out)
     cdef Py_ssize_t header
     if left < LEAST_ENTRY_BYTES:
         return False
-    size = (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
+    size = be32(p)
     out.magic = p[4]
     header = 5 + (p[4] & 1)
     if size < <uint32_t>header or <Py_ssize_t>size > left - LENGTH_BYTES:

@@ -7,6 +7,7 @@ step ends by bytes or by wrappers, whichever comes first, and whoever counts for
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, uint32_t
 
+from fastlog._bytes cimport be32
 from fastlog._segment cimport SCAN_OK, SCAN_TAIL, Scan, scan_set
 
 from fastlog import codecs
@@ -17,10 +18,6 @@ cdef enum:
     HEADER_BYTES = 10            # of a wrapper, whose magic is 1
     CODEC_MASK = 3
     GIL_SPAN_BYTES = 65536
-
-
-cdef inline uint32_t be32(const unsigned char* p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
 
 
 cdef class _Level:

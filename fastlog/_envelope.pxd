@@ -1,6 +1,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from fastlog._bytes cimport be32, be64, put32, put64
+
 cdef enum:
     HEAD_BYTES = 15                 # magic 2, flags 1, time 8, server id 4
     MAGIC_0 = 0xFE                  # no UTF-8 text has it
@@ -33,26 +35,6 @@ cdef struct Parts:
     Py_ssize_t value                # the value is all from here to the end
 
 
-cdef inline uint32_t get32(const unsigned char* p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
-
-
-cdef inline uint64_t get64(const unsigned char* p) noexcept nogil:
-    return (<uint64_t>get32(p) << 32) | get32(p + 4)
-
-
-cdef inline void set32(unsigned char* p, uint32_t value) noexcept nogil:
-    p[0] = <unsigned char>(value >> 24)
-    p[1] = <unsigned char>(value >> 16)
-    p[2] = <unsigned char>(value >> 8)
-    p[3] = <unsigned char>value
-
-
-cdef inline void set64(unsigned char* p, uint64_t value) noexcept nogil:
-    set32(p, <uint32_t>(value >> 32))
-    set32(p + 4, <uint32_t>value)
-
-
 # Here, so that whoever walks messages in C has it inline.
 cdef inline int parse(const unsigned char* p, Py_ssize_t size, Parts* out) noexcept nogil:
     """Describe the envelope at the start of a payload: ``PARSED``, or what is wrong with it."""
@@ -66,19 +48,19 @@ cdef inline int parse(const unsigned char* p, Py_ssize_t size, Parts* out) noexc
         return UNKNOWN_FLAGS
     if size < HEAD_BYTES:
         return CUT_OFF
-    out.time_ms = <int64_t>get64(p + 3)
-    out.server_id = get32(p + 11)
+    out.time_ms = <int64_t>be64(p + 3)
+    out.server_id = be32(p + 11)
     out.schema_id = out.key_bytes = out.deduplication_bytes = -1
     out.key = out.deduplication = 0
     if p[2] & HAS_SCHEMA:
         if size - at < SCHEMA_BYTES:
             return CUT_OFF
-        out.schema_id = get32(p + at)
+        out.schema_id = be32(p + at)
         at += SCHEMA_BYTES
     if p[2] & HAS_KEY:
         if size - at < KEY_LENGTH_BYTES:
             return CUT_OFF
-        length = get32(p + at)
+        length = be32(p + at)
         at += KEY_LENGTH_BYTES
         if length > <size_t>(size - at):
             return CUT_OFF
@@ -101,13 +83,13 @@ cdef inline void put_head(unsigned char* out, int flags, int64_t time_ms, uint32
     out[0] = MAGIC_0
     out[1] = MAGIC_1
     out[2] = <unsigned char>flags
-    set64(out + 3, <uint64_t>time_ms)
-    set32(out + 11, server_id)
+    put64(out + 3, <uint64_t>time_ms)
+    put32(out + 11, server_id)
 
 
 cdef inline Py_ssize_t put_key(unsigned char* out, const unsigned char* key, Py_ssize_t size) noexcept nogil:
     """Write a key's field; how many bytes it has."""
-    set32(out, <uint32_t>size)
+    put32(out, <uint32_t>size)
     if size:  # a pointer to nothing may be NULL, which memcpy must not be given
         memcpy(out + KEY_LENGTH_BYTES, key, <size_t>size)
     return KEY_LENGTH_BYTES + size

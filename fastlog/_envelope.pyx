@@ -21,6 +21,7 @@ from libc.string cimport memcpy
 
 from collections import namedtuple
 
+from fastlog._bytes cimport put32
 from fastlog.errors import EnvelopeError
 
 Columns = namedtuple(
@@ -69,7 +70,7 @@ def encode(value, long long time_ms, uint32_t server_id, schema_id=None, bytes k
         out = <unsigned char*>PyBytes_AS_STRING(made)
         put_head(out, flags, time_ms, server_id)
         if schema_id is not None:
-            set32(out + at, schema)
+            put32(out + at, schema)
             at += SCHEMA_BYTES
         if key is not None:
             at += put_key(out + at, <const unsigned char*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))

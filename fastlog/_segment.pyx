@@ -22,6 +22,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
+from fastlog._bytes cimport be32, put32
 from fastlog._crc cimport crc32_span
 
 
@@ -59,17 +60,6 @@ globals().update(
     SCAN_CRC=<int>SCAN_CRC,
     SCAN_TOO_LARGE=<int>SCAN_TOO_LARGE,
 )
-
-
-cdef inline uint32_t be32(const unsigned char* p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
-
-
-cdef inline void put_be32(unsigned char* p, uint32_t value) noexcept nogil:
-    p[0] = <unsigned char>(value >> 24)
-    p[1] = <unsigned char>(value >> 16)
-    p[2] = <unsigned char>(value >> 8)
-    p[3] = <unsigned char>value
 
 
 cdef inline bint looks_compressed(const unsigned char* payload, Py_ssize_t n) noexcept nogil:
@@ -292,12 +282,12 @@ def pack(payload_list, int codec_attribute=0, int magic=1):
     out = <unsigned char*>PyBytes_AS_STRING(result)
     for i in range(count):
         n = bytes_size(items[i])
-        put_be32(out, <uint32_t>(header + n))
+        put32(out, <uint32_t>(header + n))
         out[4] = <unsigned char>magic
         if magic == 1:
             out[5] = <unsigned char>codec_attribute
         out += LENGTH_BYTES + header
-        put_be32(out - CRC_BYTES, crc32_span(0, <const unsigned char*>bytes_pointer(items[i]), <size_t>n))
+        put32(out - CRC_BYTES, crc32_span(0, <const unsigned char*>bytes_pointer(items[i]), <size_t>n))
         memcpy(out, bytes_pointer(items[i]), <size_t>n)
         out += n
     return result
@@ -313,7 +303,7 @@ def skip_to(const unsigned char[::1] buffer not None, Py_ssize_t target):
     p = &buffer[0]
     with nogil:
         while at < target and n - at >= 4:
-            size = (<long long>p[at] << 24) | (p[at + 1] << 16) | (p[at + 2] << 8) | p[at + 3]
+            size = <long long>be32(p + at)
             if size < 5 or size > n - at - 4:
                 break
             at += 4 + <Py_ssize_t>size
@@ -330,7 +320,7 @@ def cut(const unsigned char[::1] buffer not None, Py_ssize_t max_bytes, Py_ssize
         return pieces
     p = &buffer[0]
     while n - at >= LENGTH_BYTES + MIN_MESSAGE_BYTES_0:
-        size = (<long long>p[at] << 24) | (p[at + 1] << 16) | (p[at + 2] << 8) | p[at + 3]
+        size = <long long>be32(p + at)
         if size < MIN_MESSAGE_BYTES_0 or size > n - at - LENGTH_BYTES:
             break
         if size - MIN_MESSAGE_BYTES_0 - p[at + 4] > max_payload:    # the header of magic 1 has a byte more

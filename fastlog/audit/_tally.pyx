@@ -10,8 +10,9 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memmove, memset
 
+from fastlog._bytes cimport be64
 from fastlog._batch cimport Entry, next_entry
-from fastlog._envelope cimport PARSED, Parts, get64, parse
+from fastlog._envelope cimport PARSED, Parts, parse
 
 
 cdef extern from *:
@@ -262,8 +263,8 @@ cdef class Tally:
         identity = p + parts.deduplication
         # What is not ours in the field may have any length, and any bytes.
         if parts.deduplication_bytes == ID_BYTES and identity[0] == ID_KIND and identity[1] < 0x80 and identity[9] < 0x80:
-            key = get64(identity + 1)
-            number = <int64_t>get64(identity + 9)
+            key = be64(identity + 1)
+            number = <int64_t>be64(identity + 9)
         track = self.track_of(key, parts.server_id)
         if track == NULL:
             return -1

@@ -13,6 +13,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memmove, memset
 
+from fastlog._bytes cimport be32
 from fastlog.client.buffers import Buffers
 from fastlog.errors import ProtocolError
 
@@ -147,7 +148,7 @@ cdef class Inbox:
     cdef Py_ssize_t announced(self) noexcept:
         """The size that the head at the front of the scratch buffer claims."""
         cdef const unsigned char* head = <const unsigned char*>PyByteArray_AS_STRING(self.scratch) + self.start
-        return <int>((<unsigned int>head[0] << 24) | (<unsigned int>head[1] << 16) | (<unsigned int>head[2] << 8) | head[3])
+        return <int>be32(head)
 
     cdef int begin_body(self, Py_ssize_t size) except -1:
         """Move the beginning of a frame of ``size`` bytes out of the scratch buffer, into memory of its own."""

@@ -2,6 +2,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcpy
 
+from fastlog._bytes cimport put32
 from fastlog._crc cimport crc32_span
 from fastlog.producer._lane cimport Lane
 
@@ -63,20 +64,12 @@ cdef void finish_frame(unsigned char* start, Py_ssize_t size, Py_ssize_t header_
                        bint acknowledged) noexcept
 
 
-cdef inline void put_be32(unsigned char* p, uint32_t value) noexcept nogil:
-    """Write a big-endian number of 32 bits at ``p``, aligned or not."""
-    p[0] = <unsigned char>(value >> 24)
-    p[1] = <unsigned char>(value >> 16)
-    p[2] = <unsigned char>(value >> 8)
-    p[3] = <unsigned char>value
-
-
 cdef inline void put_entry(unsigned char* out, const unsigned char* p, Py_ssize_t n, int codec, uint32_t crc) noexcept:
     """Write a message of Kafka 0.7 with a payload of ``n`` bytes: ``n + ENTRY_HEADER_BYTES`` bytes at ``out``."""
-    put_be32(out, <uint32_t>(n + ENTRY_SIZE_BYTES))
+    put32(out, <uint32_t>(n + ENTRY_SIZE_BYTES))
     out[4] = 1
     out[5] = <unsigned char>codec
-    put_be32(out + 6, crc)
+    put32(out + 6, crc)
     memcpy(out + ENTRY_HEADER_BYTES, p, <size_t>n)
 
 

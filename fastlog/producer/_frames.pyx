@@ -59,10 +59,10 @@ cdef long long monotonic_ns() noexcept nogil:
 
 cdef void finish_frame(unsigned char* start, Py_ssize_t size, Py_ssize_t header_bytes, int32_t correlation_id,
                        bint acknowledged) noexcept:
-    put_be32(start, <uint32_t>(size - 4))
+    put32(start, <uint32_t>(size - 4))
     if acknowledged:
-        put_be32(start + 8, <uint32_t>correlation_id)
-    put_be32(start + header_bytes - 4, <uint32_t>(size - header_bytes))
+        put32(start + 8, <uint32_t>correlation_id)
+    put32(start + header_bytes - 4, <uint32_t>(size - header_bytes))
 
 
 cdef class Chunk:

@@ -11,9 +11,10 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
+from fastlog._bytes cimport put64
 from fastlog._envelope cimport (
     DEDUPLICATION_LENGTH_BYTES, HAS_DEDUPLICATION, HAS_KEY, HEAD_BYTES, KEY_LENGTH_BYTES, put_deduplication, put_head,
-    put_key, set64,
+    put_key,
 )
 
 from fastlog.errors import ArgumentError
@@ -118,8 +119,8 @@ cdef class Stamp:
             if now < self.window or now >= self.window_end:
                 self.turn(now)
             number[0] = NUMBER_KIND
-            set64(number + 1, <uint64_t>self.producer_id)
-            set64(number + 9, <uint64_t>self.next)
+            put64(number + 1, <uint64_t>self.producer_id)
+            put64(number + 9, <uint64_t>self.next)
             at += put_deduplication(out + at, number, NUMBER_BYTES)
             self.next += 1
         memcpy(out + at, PyBytes_AS_STRING(value), <size_t>size)

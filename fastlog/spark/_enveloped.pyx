@@ -5,10 +5,11 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
+from fastlog._bytes cimport put32
 from fastlog._batch cimport Entry, next_entry
 from fastlog._envelope cimport (
     DEDUPLICATION_LENGTH_BYTES, HAS_DEDUPLICATION, HAS_KEY, HAS_SCHEMA, HEAD_BYTES, KEY_LENGTH_BYTES,
-    MAX_DEDUPLICATION_BYTES, PARSED, SCHEMA_BYTES, Parts, parse, put_deduplication, put_head, put_key, set32,
+    MAX_DEDUPLICATION_BYTES, PARSED, SCHEMA_BYTES, Parts, parse, put_deduplication, put_head, put_key,
 )
 
 cdef int64_t MOST_MS = 0x7FFFFFFFFFFFFFFF // 1000
@@ -181,7 +182,7 @@ def wrap(
             n = at + HEAD_BYTES
             if schemas is not None and schemas[i] >= 0:
                 flags |= HAS_SCHEMA
-                set32(out + n, <uint32_t>schemas[i])
+                put32(out + n, <uint32_t>schemas[i])
                 n += SCHEMA_BYTES
             if keys is not None and keys.size(i) >= 0:
                 flags |= HAS_KEY

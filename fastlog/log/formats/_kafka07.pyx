@@ -5,15 +5,12 @@ Source: Kafka 0.7.2 (message format, ``Log``).
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+from fastlog._bytes cimport be32
 from fastlog._crc cimport crc32_span
 from fastlog._segment cimport SCAN_TOO_LARGE, Scan, scan_set
 from fastlog.log.formats._table cimport (
     ENTRY_BEGINS, ENTRY_INVALID, ENTRY_UNREADABLE, OF_KAFKA_07, READ_BY_KAFKA, Entries, EntryHead, Format, add_format,
 )
-
-
-cdef inline uint64_t length(const uint8_t* p) noexcept nogil:
-    return (<uint64_t>p[0] << 24) | (<uint64_t>p[1] << 16) | (<uint64_t>p[2] << 8) | p[3]
 
 
 cdef void validate(const uint8_t* p, uint64_t n, int64_t max_message, Entries* out) noexcept nogil:
@@ -27,7 +24,7 @@ cdef void validate(const uint8_t* p, uint64_t n, int64_t max_message, Entries* o
     out.max_timestamp = -1
     out.misstated = False
     if found.status == SCAN_TOO_LARGE:
-        out.next = length(p + found.valid_bytes)
+        out.next = be32(p + found.valid_bytes)
 
 
 cdef void scan(const uint8_t* p, uint64_t n, Entries* out) noexcept nogil:
@@ -39,7 +36,7 @@ cdef uint64_t locate(uint64_t base, uint64_t offset) noexcept nogil:
 
 
 cdef bint head(const uint8_t* p, EntryHead* out) noexcept nogil:
-    out.bytes = 4 + length(p)
+    out.bytes = 4 + <uint64_t>be32(p)
     out.offset = out.next_offset = 0  # they stand in no entry
     out.max_timestamp = -1
     return out.bytes >= 9
@@ -49,7 +46,7 @@ cdef int begins(const uint8_t* p, uint64_t have, uint64_t available, uint64_t re
     cdef uint64_t size, header = 9
     if have < 5 or available < 9:
         return ENTRY_INVALID
-    size = 4 + length(p)
+    size = 4 + <uint64_t>be32(p)
     if size < 9 or size > available or p[4] > 1:
         return ENTRY_INVALID
     if size > readable:
@@ -58,7 +55,7 @@ cdef int begins(const uint8_t* p, uint64_t have, uint64_t available, uint64_t re
         header = 10
         if size < 10 or have < 6 or p[5] > 2:
             return ENTRY_INVALID
-    if size <= have and crc32_span(0, p + header, size - header) != <uint64_t>length(p + header - 4):
+    if size <= have and crc32_span(0, p + header, size - header) != <uint64_t>be32(p + header - 4):
         return ENTRY_INVALID
     return ENTRY_BEGINS
 
