@@ -8,6 +8,7 @@ import os
 import socket
 from pathlib import Path
 
+from fastlog.addresses import host_port
 from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError, LogError
 from fastlog.listening import ListenAddress, is_loopback
@@ -81,7 +82,7 @@ def _bound(
     try:
         server.bind(address)
     except OSError as error:
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        where = host_port(host, port)
         raise LogError(f"cannot listen on {where}: {error.strerror}; stop what uses it or {remedy}") from error
     server.setblocking(False)
     return server

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from fastlog.addresses import host_port, port_or_none
 from fastlog.errors import ConfigError
 
 MAX_LISTENERS = 16
@@ -29,7 +30,7 @@ class ListenAddress(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 def parse_listen(name: str, text: str) -> ListenAddress:
@@ -43,10 +44,10 @@ def parse_listen(name: str, text: str) -> ListenAddress:
         host = host[1:-1]
     elif ":" in host:
         raise ConfigError(f"{name}: {text!r}: put the IPv6 address in brackets, for example [::1]:9080")
-    is_number = port.isascii() and port.isdigit() and len(port) <= 5
-    if not host or not colon or not is_number or int(port) > 65535:
+    number = port_or_none(port)
+    if not host or not colon or number is None:
         raise ConfigError(f"{name}: {text!r} is no HOST:PORT: write for example 127.0.0.1:9080")
-    return ListenAddress(host, int(port))
+    return ListenAddress(host, number)
 
 
 def parse_listeners(name: str, text: str) -> dict[str, ListenAddress]:

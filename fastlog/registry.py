@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from fastlog.addresses import host_port
 from fastlog.coordination.addresses import parse_connect
 from fastlog.coordination.outage import Outage
 from fastlog.coordination.session import (
@@ -503,8 +504,7 @@ class Registry:
         except CoordinationError:
             who = f"{other.data[:200]!r}"
         else:
-            host = f"[{found.host}]" if ":" in found.host else found.host
-            who = f"the broker at {host}:{found.port} (creator {found.creator})"
+            who = f"the broker at {host_port(found.host, found.port)} (creator {found.creator})"
         path = broker_path(self._config.broker_id)
         return f"{who}, session {session_name(other.owner)}, in {path} of ZooKeeper {self._config.zookeeper}"
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from fastlog.addresses import bracketed
 from fastlog.errors import CoordinationError
 
 BROKER_IDS = "/brokers/ids"
@@ -62,7 +63,7 @@ class BrokerRegistration(NamedTuple):
 
     def encode(self) -> bytes:
         """The bytes of the znode; an IPv6 address stands in brackets, which 0.7 does not understand."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = bracketed(self.host)
         return f"{self.creator}:{host}:{self.port}".encode()
 
     @classmethod

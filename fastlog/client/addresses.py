@@ -8,6 +8,7 @@ import time
 from typing import NamedTuple
 
 from fastlog import arguments
+from fastlog.addresses import host_port, port_or_none
 from fastlog.errors import ConfigError
 
 DEFAULT_PORT = 9092
@@ -22,7 +23,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 Resolved = tuple[int, int, int, tuple[str, int] | tuple[str, int, int, int]]
@@ -44,10 +45,10 @@ def parse_brokers(text: str) -> list[Address]:
             host = host[1:-1]
         elif ":" in host:
             raise ConfigError(f"{item!r} is no address\n{_ADDRESS_FORM}\nput the IPv6 address in brackets")
-        is_number = port.isascii() and port.isdigit() and len(port) <= 5
-        if not host or not is_number or not 0 < int(port) < 65536:
+        number = port_or_none(port)
+        if not host or not number:
             raise ConfigError(f"{item!r} is no address\n{_ADDRESS_FORM}\nwrite for example localhost:9092")
-        found.append(Address(host, int(port)))
+        found.append(Address(host, number))
     if not found:
         raise ConfigError(f"no broker is named\n{_ADDRESS_FORM}\nwrite for example --brokers localhost:9092")
     return found

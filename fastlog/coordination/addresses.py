@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from fastlog.addresses import port_or_none
 from fastlog.errors import ConfigError
 
 DEFAULT_PORT = 2181
@@ -44,10 +45,10 @@ def parse_connect(text: str) -> ConnectString:
         host, colon, port_text = item.strip().rpartition(":")
         if not colon:
             host, port_text = port_text, str(DEFAULT_PORT)
-        is_number = port_text.isascii() and port_text.isdigit() and len(port_text) <= 5
-        if not host or not is_number or not 0 < int(port_text) < 65536:
+        port = port_or_none(port_text)
+        if not host or not port:
             raise ConfigError(f"zk.connect: {item.strip()!r} in {text!r} is not host:port")
-        servers.append((host, int(port_text)))
+        servers.append((host, port))
     path = f"{slash}{chroot}".rstrip("/")
     if "//" in path or any(part in (".", "..") for part in path.split("/")):
         raise ConfigError(f"zk.connect: {path!r} in {text!r} is no path of ZooKeeper")

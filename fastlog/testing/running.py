@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fastlog.addresses import host_port
 from fastlog.testing.processes import start_time, state, wait_until
 from fastlog.testing.proxy import Proxy
 from fastlog.testing.start import start_broker
@@ -207,7 +208,7 @@ class RunningBroker:
         """``host:port``, as clients take it; that of ``front`` where there is one."""
         if self.front is not None:
             return self.front.address
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
     @property
     def monitor_address(self) -> str:

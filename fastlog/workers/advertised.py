@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 
+from fastlog.addresses import host_port
 from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError, ProtocolError
 from fastlog.listening import KAFKA, WILDCARDS
@@ -67,8 +68,8 @@ def _check(shared: Shared, listener: Listener) -> None:
         "ADVERTISED ADDRESS: clients are told to connect to %s, which does not lead to this broker, listening on %s: "
         "%s. Set --advertise HOST[:PORT] (hostname, advertised.port; advertised.listeners) to where clients reach this "
         "broker",
-        _shown(listener.advertised_host, listener.advertised_port),
-        _shown(listener.host, listener.port),
+        host_port(listener.advertised_host, listener.advertised_port),
+        host_port(listener.host, listener.port),
         problem,
     )
 
@@ -102,7 +103,7 @@ def problem_or_none(listener: Listener, broker_id: int, timeout: float = ANSWER_
                 return None
             return (
                 f"another broker answers at {target[0]}, with the id {found[0]} and the address "
-                f"{_shown(found[1], found[2])}"
+                f"{host_port(found[1], found[2])}"
             )
     return "; ".join(reasons)
 
@@ -125,7 +126,3 @@ def _received(sock: socket.socket, size: int) -> bytes:
             raise EOFError
         parts += part
     return bytes(parts)
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

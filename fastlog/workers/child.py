@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from fastlog import logs
+from fastlog.addresses import host_port
 from fastlog.config import BrokerConfig
 from fastlog.errors import ConfigError
 from fastlog.log import _files
@@ -63,7 +64,7 @@ class MonitorSocket:
     """What a request has to present; empty: nothing."""
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
+from fastlog.addresses import host_port
 from fastlog.workers import child
 from fastlog.workers.net import _process
 
@@ -42,7 +43,7 @@ def command(shared: child.Shared) -> list[str]:
     """The command line; the mirror writes into this broker unless its file names another target."""
     config, listener = shared.config, shared.listeners[0]
     host = _ANY_ADDRESS.get(listener.host, listener.host)
-    own = f"{config.broker_id}:{f'[{host}]' if ':' in host else host}:{listener.port}"
+    own = f"{config.broker_id}:{host_port(host, listener.port)}"
     path = [str(Path(__file__).resolve().parents[2]), *sys.path]
     # no site module and no environment, as the path is given: it is there sooner
     return [sys.executable, "-I", "-S", "-c", _PROGRAM, str(config.mirror_file), own, "\n".join(path)]

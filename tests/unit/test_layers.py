@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 # A package stands for all that is in it; "fastlog" is its __init__.py alone, the list of public names.
 LAYERS = {
-    "text": "fastlog.counts fastlog.escaping fastlog.standard_error",
+    "text": "fastlog.addresses fastlog.counts fastlog.escaping fastlog.standard_error",
     "ground": "fastlog.service_manager fastlog.kafka_codes"
     " fastlog.errors fastlog.installation fastlog.clock fastlog.limited_log fastlog.logs fastlog.retry fastlog.topics"
     " fastlog._crc fastlog._crc32c fastlog._bytes fastlog._views",
