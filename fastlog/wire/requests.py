@@ -207,9 +207,8 @@ def decode_request(body: bytes) -> Request:
     """
     reader = Reader(body, InvalidRequestError)
     kind = reader.int16("request id")
-    decode_07 = _KINDS_07.get(kind)
-    if decode_07 is not None:
-        return decode_07(reader)
+    if kind == OFFSETS:
+        return _offsets(reader)
     decode_own = _OWN_KINDS.get(kind)
     if decode_own is None:
         raise InvalidRequestError(f"unknown request id {kind}")
@@ -273,9 +272,6 @@ def _delete_topic(reader: Reader, correlation_id: int) -> DeleteTopicRequest:
     return DeleteTopicRequest(correlation_id, reader.string("topic"))
 
 
-_KINDS_07: dict[int, Callable[[Reader], Request]] = {
-    OFFSETS: _offsets,
-}
 _OWN_KINDS: dict[int, Callable[[Reader, int], Request]] = {
     METADATA: _metadata,
     CUT_POINTS: _cut_points,

@@ -76,14 +76,14 @@ def test_a_fetch_waits_for_what_comes(broker: RunningBroker, records: RecordBrok
 
 def test_a_connection_that_broke_is_made_again(broker: RunningBroker) -> None:
     with testing.broker(processors=1) as own, RecordBroker([Address(own.host, own.port)], timeout=PATIENCE) as client:
-        assert client.topics([]) == {}
+        assert client.known_topics([]) == {}
         own.restart()
-        wait_until("it is asked again", lambda: client.topics([]) == {})
+        wait_until("it is asked again", lambda: client.known_topics([]) == {})
         own.stop()
         with pytest.raises(TransportError):
-            client.topics()
+            client.known_topics()
         own.start()
-        assert client.topics([]) == {}
+        assert client.known_topics([]) == {}
 
 
 def test_a_broker_without_todays_protocol_is_told_apart() -> None:
@@ -92,7 +92,7 @@ def test_a_broker_without_todays_protocol_is_told_apart() -> None:
         RecordBroker([Address("127.0.0.1", fake.port)], timeout=PATIENCE) as client,
         pytest.raises(NotSpokenError, match="topics of record batches"),
     ):
-        client.topics()
+        client.known_topics()
 
 
 ASKED = [

@@ -38,6 +38,7 @@ from fastlog.producer.link import Link
 from fastlog.producer.waiting import OneShotEvent
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker, stalled, stored
 from tests.harness.timing import PATIENCE, sooner_than
 
@@ -99,8 +100,8 @@ def test_an_acknowledgement_is_that_of_all_its_messages(refused: int) -> None:
     """They go to different partitions, of which any may refuse them."""
 
     def hook(request: rq.Request) -> bytes | None:
-        if isinstance(request, rq.ProduceAckRequest) and request.partition == refused:
-            return rs.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 2, refused))
+        if isinstance(request, wire07.ProduceAckRequest) and request.partition == refused:
+            return wire07.encode_produce_ack(rs.ProduceAckAnswer(request.correlation_id, 2, refused))
         return None
 
     async def main(broker: FakeBroker) -> None:

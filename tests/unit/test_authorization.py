@@ -15,12 +15,13 @@ from fastlog.workers.authorization import ANONYMOUS, CLUSTER_NAME, Client, Opera
 from fastlog.workers.kafka07 import kinds
 from fastlog.workers.kafka07._kinds import Kinds
 from tests.harness import raw_client as raw
+from tests.harness import wire07
 from tests.harness.workers import Workers, drain
 
 SECRET = raw.entry(b"secret")
 MORE = raw.entry(b"more")
 UNKNOWN, DENIED = -1, 106
-KINDS = {*requests._KINDS_07, *requests._OWN_KINDS}
+KINDS = {*wire07._KINDS_07, *wire07._OWN_KINDS, requests.OFFSETS, *requests._OWN_KINDS}
 """All that can be decoded."""
 
 

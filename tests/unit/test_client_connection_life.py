@@ -474,7 +474,7 @@ def test_a_bounded_backoff_ends_when_it_is_due(monkeypatch: pytest.MonkeyPatch) 
     now = [1000.0]
     pauses: list[float] = []
 
-    def pause(seconds: float, waiting: object) -> None:
+    def pause(seconds: float) -> None:
         pauses.append(seconds)
         now[0] += seconds
 

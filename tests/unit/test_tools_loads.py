@@ -441,8 +441,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, list[DumpPie
             assert as_json
             print("summary")
 
-    def sites(topic: str, *given: object, of_records: bool) -> list[Site]:
-        assert given == ("h:7", None, TIMEOUT) and of_records and topic == found[-1][0]
+    def sites(topic: str, *given: object) -> list[Site]:
+        assert given == ("h:7", None, TIMEOUT) and topic == found[-1][0]
         return []
 
     for kind in ("MessageDump", "RecordDump"):
