@@ -473,7 +473,7 @@ def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> Non
     expected = {"grows": ("created", 3)}
     running.turn_until("it is written down", lambda: recorded(running) == expected and bool(asked))
     assert asked[0].responses[0].error_code == Code.NONE
-    assert running.topics.settings("grows") == {"retention.ms": "1000"}
+    assert read_metadata([running.directory], FileOps()).topics["grows"].settings == {"retention.ms": "1000"}
     running.turn_until("all are shown", lambda: all(view.settled for view in running.topics.partitions("grows")))
 
 
@@ -494,6 +494,23 @@ def test_a_new_coordinator_shows_what_is_written_down_and_no_more(running: Coord
     running.turn_until("it is ready", lambda: running.topics.is_ready and not running.loop.tasks)
     shown = {name: [view.settled for view in running.topics.partitions(name)] for name in ("grows", "goes")}
     assert shown == {"grows": [True, False], "goes": [False]}
+
+
+def test_a_new_coordinator_shows_what_its_predecessor_did_not_come_to(
+    running: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wrote down that a topic is there, and was killed before that was flushed."""
+    monkeypatch.setattr(topics_module, "ADOPT_SECONDS", 0.0)
+    words = {"format_name": "record-batches", "topic_id": uuid.uuid4().bytes}
+    running.manager.create_partition("t", 0, count=1, settled=False, **words)  # type: ignore[arg-type]
+    _files.arm("fdatasync@1-=slow:100", "test")
+    running.topics.adopt()
+    running.turn_until("it is appended", lambda: "t" in recorded(running))
+    running.loop.close()
+    running.begin()
+    running.turn_until("it is ready", lambda: running.topics.is_ready)
+    _files.arm("", "test")
+    assert [view.settled for view in running.topics.partitions("t")] == [True]
 
 
 def test_what_others_make_while_something_is_written_down_is_next(running: Coordinated) -> None:
