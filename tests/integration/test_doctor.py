@@ -327,6 +327,27 @@ def test_a_directory_that_is_named_twice(doctor: Doctor, tmp_path: Path) -> None
         assert f"{other} is the directory {doctor.directory} once more" in row["found"]
 
 
+def test_a_directory_that_is_beneath_another_users(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, **how: bool) -> os.stat_result:
+        if path == doctor.directory:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return look(path, **how)
+
+    look = Path.stat
+    monkeypatch.setattr(Path, "stat", refuse)
+    (found,) = doctor_machine.check_directories(Subject(BrokerConfig(), [doctor.directory], 1.0))
+    assert (found.name, found.level) == ("directory-unusable", "bad")
+    assert found.remedy.startswith("chown it") and "Permission denied" in found.found
+
+
+def test_a_kernel_that_does_not_tell_of_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, **how: str) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert doctor_machine.mounted(tmp_path) == ("", frozenset())
+
+
 def test_a_directory_of_another_user(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     doctor.directory.mkdir(mode=0o700)
     monkeypatch.setattr(doctor_machine.os, "access", lambda path, mode: False)
@@ -371,7 +392,9 @@ def test_directories_in_memory_and_far_away(doctor: Doctor, monkeypatch: pytest.
     monkeypatch.setattr(doctor_machine, "mounted", lambda path: ("nfs4", frozenset()))
     assert doctor.names() == ["directory-remote"]
     monkeypatch.setattr(doctor_machine, "mounted", lambda path: ("ext4", frozenset()))
-    assert doctor.names("--log-dir", "/tmp/fastlog-doctor", keep=("directory-temporary",)) == ["directory-temporary"]
+    for place in ("/tmp", "/var/tmp"):
+        found = doctor.names("--log-dir", f"{place}/fastlog-doctor", keep=("directory-temporary",))
+        assert found == ["directory-temporary"]
 
 
 @pytest.mark.parametrize(("options", "found"), [("rw,discard", ["disk-discards"]), ("rw,nodiscard", []), ("rw", [])])
@@ -400,7 +423,8 @@ def test_a_slow_disk(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"), [(errno.ENOSPC, "make room"), (errno.EROFS, "mount"), (errno.EIO, "dmesg")]
+    ("number", "remedy"),
+    [(errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EROFS, "mount"), (errno.EIO, "dmesg")],
 )
 def test_a_disk_that_refuses(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str) -> None:
     def refuse(*arguments: object) -> int:
@@ -490,7 +514,7 @@ def test_the_process_with_the_most_descriptors_counts(monkeypatch: pytest.Monkey
         subject = Subject(config, [tmp_path], 1.0, pids, is_running=True)
         return [finding.name for finding in doctor_machine.check_descriptors(subject)]
 
-    assert names(1, 2, 3, 4) == names(2) == ["descriptors-few"]
+    assert names(1, 2, 3, 4) == names(2) == names(1) == ["descriptors-few"], "few are used, and too few allowed"
     assert names(3) == [""]
     used[5], used[6] = (800, 1000, 5), (801, 1000, 6)
     assert (names(5), names(6)) == ([""], ["descriptors-few"])

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fastlog.log import _files
-from fastlog.log.deletion import leave_marker
+from fastlog.log.deletion import leave_wish
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.internal_logs import newest_snapshot
@@ -147,6 +147,13 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(
     found = running.create(**{"name": "t", **given})  # type: ignore[arg-type]
     assert (found.error_code, bool(found.error_message)) == (code, True)
     assert running.topics.names() == [] and recorded(running) == {}
+
+
+def test_one_request_makes_so_many_partitions(running: Coordinated, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert topics_module.MOST_PARTITIONS == 4096
+    monkeypatch.setattr(topics_module, "MOST_PARTITIONS", 5)
+    codes = [running.create("t", count, validate_only=True).error_code for count in (5, 6)]
+    assert codes == [Code.NONE, Code.INVALID_PARTITIONS]
 
 
 def test_a_manual_assignment_gives_the_number_of_partitions(running: Coordinated) -> None:
@@ -465,7 +472,7 @@ def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> Non
             topic_id=first.topic_id,
             settled=partition == 1,
         )
-    leave_marker("goes", [running.directory], FileOps())
+    leave_wish("goes", [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until("it has gone", lambda: not running.topics.partitions("goes"))
     asked = running.begin_to_ask(20, 6, topics=[{"name": "stays", "topic_id": bytes(16)}], timeout=30_000)
@@ -477,12 +484,27 @@ def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> Non
     running.turn_until("all are shown", lambda: all(view.settled for view in running.topics.partitions("grows")))
 
 
+def test_a_name_is_free_when_it_is_written_down_that_its_topic_has_gone(
+    running: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others deleted it."""
+    monkeypatch.setattr(topics_module, "ADOPT_SECONDS", 0.0)
+    running.create("t")
+    leave_wish("t", [running.directory], FileOps())
+    running.arena.want_deletion()
+    running.turn_until("it has gone", lambda: not running.topics.partitions("t") and not running.arena.leaving())
+    assert running.create("t").error_code == Code.TOPIC_ALREADY_EXISTS
+    running.topics.adopt()
+    running.turn_until("that is written down", lambda: not recorded(running) and not running.loop.tasks)
+    assert running.create("t").error_code == Code.NONE
+
+
 def test_a_new_coordinator_shows_what_is_written_down_and_no_more(running: Coordinated) -> None:
     """Not a partition that its predecessor was adding, nor another topic that has got the name since."""
     running.create("grows", 1)
     running.create("goes", 1)
     (first,) = running.topics.partitions("grows")
-    leave_marker("goes", [running.directory], FileOps())
+    leave_wish("goes", [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until("it has gone", lambda: not running.topics.partitions("goes") and not running.arena.leaving())
     for name, partition, topic_id in (("grows", 1, first.topic_id), ("goes", 0, uuid.uuid4().bytes)):
@@ -699,7 +721,7 @@ def test_a_log_that_has_gone_is_made_again(running: Coordinated) -> None:
     """What is known of the slot of before counts no more: the next write stands in the new one."""
     running.create("t")
     (former,) = [view for view in running.arena.views() if view.topic == METADATA_TOPIC]
-    leave_marker(METADATA_TOPIC, [running.directory], FileOps())
+    leave_wish(METADATA_TOPIC, [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until(
         "it has gone", lambda: running.arena.live_view(former.index) is None and not running.arena.leaving()
