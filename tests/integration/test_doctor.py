@@ -39,6 +39,11 @@ EXPECTED_HERE = {
 """What the machine of the tests may have, whatever the test makes; tests of these look at them alone."""
 
 
+DOCUMENT = (ROOT / "docs" / "commands.md").read_text().split("## Doctor")[1].split("\n## ")[0]
+LEVELS = {name: levels.split(", ") for name, levels in re.findall(r"^\| `([a-z-]+)` \| ([a-z, ]+) \|", DOCUMENT, re.M)}
+"""Of each fault, as documented: they decide on the exit code."""
+
+
 class Doctor:
     """Runs the command on a log directory of its own and a free port, unless told otherwise."""
 
@@ -59,10 +64,12 @@ class Doctor:
         assert ran.code == any(row["level"] == "bad" for row in rows)
         for row in rows:
             assert (row["level"] == "ok") == ("name" not in row) == ("remedy" not in row), row
+            assert "name" not in row or row["level"] in LEVELS[row["name"]], row
         return [row["name"] for row in rows if "name" in row and row["name"] not in EXPECTED_HERE - set(keep)]
 
     def row(self, check: str, *arguments: str) -> dict[str, str]:
         (found,) = [row for row in self.run(*arguments).rows if row["check"] == check]
+        assert "name" not in found or found["level"] in LEVELS[found["name"]], found
         return found
 
 
@@ -350,7 +357,7 @@ def test_a_kernel_that_does_not_tell_of_file_systems(tmp_path: Path, monkeypatch
 
 def test_a_directory_of_another_user(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     doctor.directory.mkdir(mode=0o700)
-    monkeypatch.setattr(doctor_machine.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(doctor_machine.os, "access", lambda path, mode: not mode & os.W_OK)
     assert doctor.names() == ["directory-unusable"]
     assert str(os.geteuid()) in doctor.row("directory")["found"]
 
@@ -435,14 +442,14 @@ def test_a_disk_that_refuses(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, nu
     assert remedy in doctor.row("disk")["remedy"]
 
 
-@pytest.mark.parametrize("unnamed", [True, False])
-def test_a_try_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool) -> None:
+@pytest.mark.parametrize("refusal", [0, errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
+def test_a_try_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
     """Also where every file has a name, and where the disk fills meanwhile."""
     opened, written = os.open, os.pwrite
 
     def open_file(path: object, flags: int, *more: int, **options: object) -> int:
-        if not unnamed and flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        if refusal and flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(refusal, os.strerror(refusal))
         return opened(path, flags, *more, **options)  # type: ignore[call-overload, no-any-return]
 
     monkeypatch.setattr(doctor_machine.os, "open", open_file)
@@ -555,6 +562,27 @@ def test_a_clock_that_went_back(doctor: Doctor, monkeypatch: pytest.MonkeyPatch)
     assert "1970" in doctor.row("clock")["found"]
 
 
+def test_a_segment_that_goes_meanwhile_hides_no_other(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = doctor.directory / "logs-0"
+    partition.mkdir(parents=True, mode=0o700)
+    doctor.directory.chmod(0o700)
+    future = time.time() + 120
+    for base in range(3):
+        (partition / f"{base:020}.kafka").touch()
+        os.utime(partition / f"{base:020}.kafka", (future, future))
+    look, seen = Path.stat, list[Path]()
+
+    def stat(path: Path, **how: bool) -> os.stat_result:
+        if path.suffix == ".kafka":
+            seen.append(path)
+            if path == seen[0]:
+                raise FileNotFoundError(path)
+        return look(path, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert doctor.names() == ["clock-behind"]
+
+
 @pytest.mark.parametrize(("kept", "level"), [(False, "warn"), (True, "ok")])
 def test_a_clock_that_nobody_keeps(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, kept: bool, level: str) -> None:
     monkeypatch.setattr(doctor_machine, "_is_kept", lambda: kept)
@@ -589,6 +617,8 @@ def test_memory_within_a_container(doctor: Doctor, tmp_path: Path, monkeypatch: 
     (tmp_path / "memory.max").write_text(f"{7 * 2**30}\n")  # of which less is free than the container may have
     (tmp_path / "memory.current").write_text(f"{2**20}\n")
     assert doctor_machine.memory(proc, tmp_path) == (7 * 2**30, 4 * 2**30)
+    (tmp_path / "memory.max").write_text(f"{9 * 2**30}\n")  # more than there is
+    assert doctor_machine.memory(proc, tmp_path) == (8 * 2**30, 4 * 2**30)
     for name in ("memory.max", "memory.current"):
         (tmp_path / name).unlink()
     (tmp_path / "memory").mkdir()  # of the first version of control groups, whose use is not asked for
@@ -607,6 +637,8 @@ def test_packages_that_are_missing_or_of_other_versions(doctor: Doctor, monkeypa
     assert doctor.names("--monitor", "127.0.0.1:0") == ["package-missing", "package-missing", "package-unfit"]
     requirements[1:] = ["no_prometheus>=0.20; extra == 'metrics'"]
     assert doctor.run("--monitor", "127.0.0.1:0").code == 0  # all but /metrics works
+    requirements[1:] = ["psutil>=900; extra == 'metrics'"]
+    assert doctor.run("--monitor", "127.0.0.1:0").code == 1
 
 
 @pytest.mark.parametrize(
@@ -634,9 +666,7 @@ def test_every_name_is_documented() -> None:
     text = "".join(path.read_text() for path in tools.glob("doctor*.py"))
     said = set(re.findall(r"\(\s*\"?[\w ]*\"?,?\s*\"([a-z]+(?:-[a-z]+)+)\",", text))
     said |= set(re.findall(r"return \"([a-z]+(?:-[a-z]+)+)\",", text))
-    document = (ROOT / "docs" / "commands.md").read_text().split("## Doctor")[1].split("\n## ")[0]
-    documented = set(re.findall(r"^\| `([a-z-]+)` \|", document, re.M))
-    assert len(said) > 30 and said == documented
+    assert len(said) > 30 and said == set(re.findall(r"^\| `([a-z-]+)` \|", DOCUMENT, re.M)) == set(LEVELS)
 
 
 # --- a broker that runs ---
