@@ -272,6 +272,8 @@ def test_a_name_of_this_machine_is_fine(doctor: Doctor) -> None:
 def test_monitors_that_cannot_be_started(doctor: Doctor, tmp_path: Path) -> None:
     with listening() as port:
         assert doctor.names("--monitor", f"127.0.0.1:{port}") == ["port-taken"]
+        remedy = doctor.row("monitor", "--monitor", f"127.0.0.1:{port}")["remedy"]
+        assert remedy.startswith("choose another --monitor")
     token = tmp_path / "token"
     monitor = ["--monitor", f"127.0.0.1:{unused_port()}", "--monitor-token-file", str(token)]
     assert doctor.names(*monitor) == ["token-unusable"]
@@ -296,6 +298,9 @@ def test_an_id_that_somebody_has(doctor: Doctor) -> None:
         found = doctor.row("zookeeper", "--zookeeper", server.address, "--broker-id", "3")["found"]
         assert "10.9.8.7:9092" in found
         assert doctor.names("--zookeeper", server.address, "--broker-id", "4") == []
+        config = BrokerConfig(zk_connect=server.address, broker_id=3)
+        (own,) = doctor_network.check_zookeeper(Subject(config, [], 5.0, [1], is_running=True))
+        assert (own.level, own.name) == ("ok", "") and "broker 3 is registered at 10.9.8.7:9092" in own.found
 
 
 # --- directories and disks ---

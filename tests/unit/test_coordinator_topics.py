@@ -484,6 +484,17 @@ def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> Non
     running.turn_until("all are shown", lambda: all(view.settled for view in running.topics.partitions("grows")))
 
 
+def test_a_topic_is_deleted_that_has_the_name_of_one_that_others_deleted(running: Coordinated) -> None:
+    """Neither is written down: a crash would leave it half deleted if it were not, before that."""
+    running.create("t")
+    leave_wish("t", [running.directory], FileOps())
+    running.arena.want_deletion()
+    running.turn_until("it has gone", lambda: not running.topics.partitions("t") and not running.arena.leaving())
+    running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=uuid.uuid4().bytes)
+    assert running.delete("t") == Code.NONE
+    assert recorded(running) == {}
+
+
 def test_a_name_is_free_when_it_is_written_down_that_its_topic_has_gone(
     running: Coordinated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
