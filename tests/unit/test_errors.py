@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fastlog import errors
+from fastlog import errors, kafka_codes
 from fastlog._segment import pack
 from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import (
@@ -27,6 +27,7 @@ from fastlog.errors import (
 from fastlog.producer import Delivery, Producer
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
+from fastlog.workers.kafka import codes
 from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker
 
@@ -146,3 +147,10 @@ def test_the_former_name_of_an_error_is_the_same_class_and_warns() -> None:
     assert InflateLimitError is DecompressionLimitError
     with pytest.raises(AttributeError, match="has no attribute 'InflateLimit'"):
         errors.InflateLimit  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_broker_and_the_clients_have_the_same_codes_of_today() -> None:
+    """By name, and each number once."""
+    clients = {code.name: int(code) for code in kafka_codes.Code}
+    assert {code.name: int(code) for code in codes.Code}.items() <= clients.items()
+    assert len(set(clients.values())) == len(kafka_codes.Code.__members__)
