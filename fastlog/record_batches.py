@@ -79,7 +79,11 @@ NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_BEFORE_CRC = struct.Struct(">qiibI")
+_CRC = struct.Struct(">I")
+_PRODUCER = struct.Struct(">qhi")
+HEAD = struct.Struct(">qi4xb4xhi8xq")
+"""The beginning of a header, as far as a walk over batches needs it: base offset, bytes behind the length, magic,
+attributes, last offset minus the base offset, largest timestamp."""
 _MOST_BYTES = 2**31 - 1
 
 
@@ -235,6 +239,12 @@ def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
             return
         yield BatchHeader.parse(view, position), view[position:end]
         position = end
+
+
+def set_producer(batch: bytearray, producer_id: int, epoch: int, sequence: int) -> None:
+    """Write whose a whole batch is, and the number of its first record, into its bytes; and the new checksum."""
+    _PRODUCER.pack_into(batch, PRODUCER_AT, producer_id, epoch, sequence)
+    _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
 
 
 def check(batch: Buffer) -> BatchHeader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from itertools import pairwise
@@ -14,7 +13,7 @@ from fastlog.consumer.fetched import NumpyBatch
 from fastlog.consumer.record_index import indexed_position
 from fastlog.errors import CorruptLogError, DecompressionLimitError, InvalidFetchSizeError, InvalidMessageError
 from fastlog.message import DEFAULT_LIMITS
-from fastlog.record_batches import CONTROL, HEADER_BYTES, LENGTH_AT, LENGTH_COUNTS_FROM, MAGIC
+from fastlog.record_batches import CONTROL, HEAD, HEADER_BYTES, LENGTH_AT, LENGTH_COUNTS_FROM, MAGIC
 from fastlog.scanning.bases import FolderSource
 from fastlog.scanning.columns import arrow_of
 from fastlog.scanning.parts import MAX_OFFSET, Bounds, Part
@@ -22,8 +21,6 @@ from fastlog.segment_files import SegmentFile, list_segments, read_fully, split_
 
 SUFFIX, INDEX_SUFFIX = ".log", ".index"
 _HEADS_BYTES = 64 * 1024
-_HEAD = struct.Struct(">qi4xb4xhi8xq")
-"""Of a batch: base offset, length, magic, attributes, last offset minus the base offset, largest timestamp."""
 
 
 class _Piece(NamedTuple):
@@ -161,7 +158,7 @@ def _heads(fd: int, size: int, position: int = 0) -> Iterator[_Head]:
             begun, came = position, read_fully(fd, window, position)
             if came < HEADER_BYTES:
                 return
-        base, length, magic, attributes, last_delta, max_timestamp = _HEAD.unpack_from(window, position - begun)
+        base, length, magic, attributes, last_delta, max_timestamp = HEAD.unpack_from(window, position - begun)
         head = _Head(position, base, LENGTH_COUNTS_FROM + length, attributes, last_delta, max_timestamp)
         if magic != MAGIC or not HEADER_BYTES <= head.size <= size - position or base < 0 or last_delta < 0:
             return

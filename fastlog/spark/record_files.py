@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import stat
-import struct
 from base64 import urlsafe_b64encode
 from bisect import bisect_right
 from pathlib import Path
@@ -22,15 +21,13 @@ from fastlog._record_batch import BATCHES_OK, BATCHES_TAIL, scan_batches
 from fastlog.client.buffers import Buffers
 from fastlog.consumer.record_index import indexed_position
 from fastlog.errors import CorruptLogError, LogError
-from fastlog.record_batches import HEADER_BYTES, LENGTH_COUNTS_FROM
+from fastlog.record_batches import HEAD, HEADER_BYTES, LENGTH_COUNTS_FROM
 from fastlog.segment_files import parse_segment_name, partition_directory_name, read_fully, segment_name
 
 _SUFFIX, _INDEX_SUFFIX = ".log", ".index"
 _METADATA_NAME = "partition.metadata"
 _MOST_METADATA_BYTES = 4096
 _WINDOW_BYTES = 1 << 20
-_HEAD = struct.Struct(">qi11xi")
-"""Of a batch: its base offset, the bytes behind its length, and the last offset minus the base offset."""
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -168,12 +165,12 @@ class RecordFiles:
 
     def _head(self) -> tuple[int, int, int]:
         """The first and the last offset of the batch in turn, and its size."""
-        head = bytearray(_HEAD.size)
+        head = bytearray(HEAD.size)
         if self._pread(memoryview(head)) < len(head):
             raise LogError(
                 "a segment ends before what the broker has shown", path=str(self._file), position=self._position
             )
-        base, length, delta = _HEAD.unpack(head)
+        base, length, _, _, delta, _ = HEAD.unpack(head)
         if length < HEADER_BYTES - LENGTH_COUNTS_FROM:
             raise CorruptLogError("no batch begins there", path=str(self._file), position=self._position)
         return base, base + delta, LENGTH_COUNTS_FROM + length

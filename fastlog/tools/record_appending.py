@@ -8,14 +8,12 @@ would take it for one of its own.
 from __future__ import annotations
 
 import itertools
-import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from fastlog import record_batches
-from fastlog._crc32c import crc32c
 from fastlog.client.addresses import Address
 from fastlog.client.connection import BoundedBackoff
 from fastlog.client.records import LATEST, RecordsError, meaning_of
@@ -23,22 +21,16 @@ from fastlog.consumer.simple import SimpleConsumer
 from fastlog.errors import TransportError
 from fastlog.kafka_codes import Code
 from fastlog.record_batches import (
-    ATTRIBUTES_AT,
-    CRC_AT,
     LEADER_EPOCH_AT,
     MAGIC_AT,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    PRODUCER_AT,
 )
 from fastlog.tools import options
 from fastlog.tools.appending import OtherBytesError
 from fastlog.tools.record_topics import records_at
 
-_CRC = struct.Struct(">I")
-_PRODUCER = struct.Struct(">qhi")
-_NOBODY = _PRODUCER.pack(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
 _PASSING = frozenset(
     (
         Code.LEADER_NOT_AVAILABLE,
@@ -71,8 +63,7 @@ def storable(data: bytes) -> Iterator[StorableBatch]:
     for header, view in record_batches.batches(data):
         batch = bytearray(view)
         if header.producer_id != NO_PRODUCER_ID:
-            batch[PRODUCER_AT : PRODUCER_AT + _PRODUCER.size] = _NOBODY
-            _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
+            record_batches.set_producer(batch, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
         records = 0 if header.is_control else header.record_count
         yield StorableBatch(header.base_offset, header.next_offset, records, batch)
 

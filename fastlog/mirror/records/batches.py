@@ -20,11 +20,9 @@ from fastlog.mirror.records.gaps import gapped_records
 from fastlog.mirror.records.position import MOST_GAPS, SEQUENCES
 from fastlog.record_batches import (
     ATTRIBUTES_AT,
-    CRC_AT,
     DELETE_HORIZON,
     KNOWN_ATTRIBUTES,
     LOG_APPEND_TIME,
-    PRODUCER_AT,
     TRANSACTIONAL,
     BatchHeader,
     Record,
@@ -32,9 +30,7 @@ from fastlog.record_batches import (
 
 SMALL_BYTES = 16 * 1024
 GATHERED_BYTES = 128 * 1024
-_CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
-_PRODUCER = struct.Struct(">qhi")
 _BASE_OFFSET = struct.Struct(">q")
 _CONTROL_KEY = struct.Struct(">hh")
 _ABORT = 0
@@ -59,8 +55,7 @@ class Outgoing(NamedTuple):
 def numbered(batch: Outgoing, producer: int, epoch: int, number: int) -> bytearray:
     """The bytes of the batch as the producer's, its first record having the number, which counts modulo 2**31."""
     data = batch.data
-    _PRODUCER.pack_into(data, PRODUCER_AT, producer, epoch, number % SEQUENCES)
-    _CRC.pack_into(data, CRC_AT, crc32c(memoryview(data)[ATTRIBUTES_AT:]))
+    record_batches.set_producer(data, producer, epoch, number % SEQUENCES)
     return data
 
 
