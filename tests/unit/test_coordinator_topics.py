@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fastlog.log import _files
-from fastlog.log.deletion import leave_wish
+from fastlog.log.deletion import leave_marker
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.internal_logs import newest_snapshot
@@ -472,7 +472,7 @@ def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> Non
             topic_id=first.topic_id,
             settled=partition == 1,
         )
-    leave_wish("goes", [running.directory], FileOps())
+    leave_marker("goes", [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until("it has gone", lambda: not running.topics.partitions("goes"))
     asked = running.begin_to_ask(20, 6, topics=[{"name": "stays", "topic_id": bytes(16)}], timeout=30_000)
@@ -487,7 +487,7 @@ def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> Non
 def test_a_topic_is_deleted_that_has_the_name_of_one_that_others_deleted(running: Coordinated) -> None:
     """Neither is written down: a crash would leave it half deleted if it were not, before that."""
     running.create("t")
-    leave_wish("t", [running.directory], FileOps())
+    leave_marker("t", [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until("it has gone", lambda: not running.topics.partitions("t") and not running.arena.leaving())
     running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=uuid.uuid4().bytes)
@@ -501,7 +501,7 @@ def test_a_name_is_free_when_it_is_written_down_that_its_topic_has_gone(
     """Others deleted it."""
     monkeypatch.setattr(topics_module, "ADOPT_SECONDS", 0.0)
     running.create("t")
-    leave_wish("t", [running.directory], FileOps())
+    leave_marker("t", [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until("it has gone", lambda: not running.topics.partitions("t") and not running.arena.leaving())
     assert running.create("t").error_code == Code.TOPIC_ALREADY_EXISTS
@@ -515,7 +515,7 @@ def test_a_new_coordinator_shows_what_is_written_down_and_no_more(running: Coord
     running.create("grows", 1)
     running.create("goes", 1)
     (first,) = running.topics.partitions("grows")
-    leave_wish("goes", [running.directory], FileOps())
+    leave_marker("goes", [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until("it has gone", lambda: not running.topics.partitions("goes") and not running.arena.leaving())
     for name, partition, topic_id in (("grows", 1, first.topic_id), ("goes", 0, uuid.uuid4().bytes)):
@@ -732,7 +732,7 @@ def test_a_log_that_has_gone_is_made_again(running: Coordinated) -> None:
     """What is known of the slot of before counts no more: the next write stands in the new one."""
     running.create("t")
     (former,) = [view for view in running.arena.views() if view.topic == METADATA_TOPIC]
-    leave_wish(METADATA_TOPIC, [running.directory], FileOps())
+    leave_marker(METADATA_TOPIC, [running.directory], FileOps())
     running.arena.want_deletion()
     running.turn_until(
         "it has gone", lambda: running.arena.live_view(former.index) is None and not running.arena.leaving()
