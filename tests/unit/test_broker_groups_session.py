@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ import pytest
 from fastlog.client import group_requests as requests
 from fastlog.client import kafka_fields
 from fastlog.client.addresses import Address
-from fastlog.client.coordinator import NotReachedError
+from fastlog.client.coordinator import CoordinatorError, NotReachedError
 from fastlog.client.group_requests import Committed, Identity
 from fastlog.client.kafka_fields import Answer, Place, Request
 from fastlog.consumer import holdings, member_session, partitions
 from fastlog.consumer.broker_groups import session as module
 from fastlog.consumer.broker_groups.assignor import Given, MemberView
+from fastlog.consumer.broker_groups.offsets import BrokerOffsets
 from fastlog.consumer.broker_groups.session import BrokerGroupSession
 from fastlog.consumer.broker_groups.session import CoordinatorSession as Membership
 from fastlog.consumer.broker_groups.topics import Found
@@ -400,6 +402,46 @@ def test_a_commit_may_be_taken_in_part(member: Member) -> None:
     with pytest.raises(CoordinationError, match="not committed: t/1: the topic is not there"):
         asked.wait(0)
     assert member.stub.kept == {("t", 0): Committed(7, "")}
+
+
+def test_an_offset_is_asked_for_once_more_when_its_partition_comes_back() -> None:
+    """Somebody else had it meanwhile: neither the offset nor what was beside it is what was read before."""
+    partition = part(1)
+    rows = iter([Committed(5, "log=7 lost=1-2"), Committed(9, ""), Committed(11, "log=8")])
+
+    kept: list[str] = []
+
+    def ask(request: Request, *_: object) -> Any:
+        if request.key == COMMIT:
+            kept.append(request.body.decode("latin1"))
+            return {("t", 1): 0}
+        return 0, {("t", 1): (0, next(rows))}
+
+    offsets = BrokerOffsets(SimpleNamespace(ask=ask), Identity, lambda code: None)  # type: ignore[arg-type]
+    offsets.read_ahead("g", [partition])
+    assert offsets.load("g", partition) == 5 and offsets.log_of("g", partition) == 7
+    assert offsets.load("g", partition) == 9 and offsets.log_of("g", partition) == 0
+    offsets.save("g", {partition: 10})
+    assert offsets.load("g", partition) == 11 and offsets.log_of("g", partition) == 8
+    offsets.save("g", {partition: 12})
+    assert ["lost=" in each for each in kept] == [False, False] and "log=8" in kept[1]
+
+
+def test_every_row_of_an_answer_counts() -> None:
+    """Also one that says of a membership that it is over, behind one that does not, and one that is missing."""
+    answers: list[Any] = [{("t", 0): 3, ("t", 1): 25}, {("t", 0): 0}, (0, {("t", 0): (29, Committed(-1, ""))})]
+    told: list[int] = []
+    coordinator = SimpleNamespace(ask=lambda *_: answers.pop(0))
+    offsets = BrokerOffsets(coordinator, Identity, told.append)  # type: ignore[arg-type]
+    with pytest.raises(SessionLostError):
+        offsets.save("g", {part(0): 1, part(1): 2})
+    assert told == [25]
+    with pytest.raises(CoordinatorError, match="not committed: t/1: ") as raised:
+        offsets.save("g", {part(0): 1, part(1): 2})
+    assert raised.value.code == -1
+    with pytest.raises(CoordinatorError, match="cannot be read") as raised:
+        offsets.load("g", part(0))
+    assert raised.value.code == 29
 
 
 def test_the_text_beside_an_offset(member: Member) -> None:
