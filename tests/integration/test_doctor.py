@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import resource
@@ -21,8 +22,10 @@ from fastlog import __version__
 from fastlog.config import BrokerConfig
 from fastlog.errors import FastlogError, ProtocolError, TransportError
 from fastlog.listening import ListenAddress
+from fastlog.segment_files import LOCK_NAME
 from fastlog.testing import Proxy, broker
 from fastlog.tools import doctor_machine, doctor_network
+from fastlog.tools.doctor import subject_of
 from fastlog.tools.doctor_machine import satisfies
 from fastlog.tools.findings import Subject
 from tests.harness.checkout import ROOT
@@ -203,6 +206,8 @@ def test_an_address_of_another_machine(doctor: Doctor) -> None:
     found = doctor.names("--host", "192.0.2.1", "--port", str(unused_port()), "--insecure")
     assert found == ["address-not-here", "port-exposed"]
     assert doctor.names("--host", "0.0.0.0", "--port", "0", "--insecure") == ["port-exposed"], "whichever port it is"
+    told = doctor.row("advertised", "--host", "0.0.0.0", "--port", "0", "--insecure")["found"]
+    assert told == f"{socket.gethostname()}, as it listens"
     assert "address-unknown" in doctor.names("--host", "no.such.host.invalid", "--port", "9", "--insecure")
 
 
@@ -675,6 +680,19 @@ def test_every_name_is_documented() -> None:
 
 
 # --- a broker that runs ---
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_broker_runs_that_has_any_of_the_directories(tmp_path: Path, order: int) -> None:
+    """Also where another one cannot be looked at."""
+    (tmp_path / "file").touch()
+    held = tmp_path / "held"
+    held.mkdir()
+    with (held / LOCK_NAME).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for other in (tmp_path / "file" / "logs", tmp_path / "none"):
+            config = BrokerConfig(log_dirs=tuple(map(str, (other, held)[::order])))
+            assert subject_of(config, 1.0).is_running
 
 
 @pytest.mark.parametrize(

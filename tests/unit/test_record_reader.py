@@ -10,6 +10,7 @@ import pytest
 from fastlog.client.record_fetching import Batches
 from fastlog.consumer import record_reader
 from fastlog.consumer.record_reader import RecordReader, RecordRequests
+from fastlog.errors import ProtocolError
 from fastlog.record_batches import Record, build
 
 
@@ -79,6 +80,43 @@ def test_the_end_is_asked_for_again_once_something_has_come(channel: Channel) ->
     assert reader.next(0.0) is not None and reader.offset == 2
     assert reader.log_end(broker) == 9
     assert channel.asked == [0, 0, 0, 0, 2]
+
+
+def test_the_end_is_not_the_answer_to_what_was_asked_for_ahead(channel: Channel) -> None:
+    reader = reader_of(channel, ahead=True)
+    broker: Any = None
+    channel.answers += [answer(0, 3, b"a", b"b"), answer(2, 9)]
+    assert reader.next(0.0) is not None and channel.has_pending
+    assert (reader.log_end(broker), channel.drops, channel.asked) == (9, 1, [0, 2, 2])
+
+
+def test_batches_have_to_lead_on(channel: Channel) -> None:
+    """Else the same would be asked for without end."""
+    reader = reader_of(channel, ahead=False)
+    reader.seek(1, 1000)
+    channel.answers += [answer(0, 9, b"a")]
+    with pytest.raises(ProtocolError, match="end before offset 1"):
+        reader.next(0.0)
+
+
+def test_a_broker_that_is_just_starting_is_asked_again(channel: Channel) -> None:
+    """Also by who waits for nothing."""
+    reader = reader_of(channel, ahead=False)
+    channel.answers += [Batches(6, -1, -1, memoryview(b"")), answer(0, 1, b"a")]
+    chunk = reader.next(0.0)
+    assert chunk is not None and len(channel.asked) == 2
+
+
+def test_behind_an_answer_that_is_none_nothing_is_read(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Batches:
+        raise ProtocolError("no answer")
+
+    monkeypatch.setattr(record_reader.record_fetching, "parse_batches", refuse)
+    reader = reader_of(channel, ahead=False)
+    channel.answers += [answer(0, 1, b"a")]
+    with pytest.raises(ProtocolError, match="there: no answer"):
+        reader.next(0.0)
+    assert channel.drops == 1
 
 
 def test_what_an_interrupted_call_has_asked_for_is_not_taken_for_another_place(channel: Channel) -> None:
