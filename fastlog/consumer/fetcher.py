@@ -21,7 +21,7 @@ from fastlog.consumer.chunks import AnyChunk
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.consumer.feed import AutoResetEvent, Failure, Feed, Item, Jump, PartitionState, Phase
 from fastlog.consumer.links import BrokerLink, Links
-from fastlog.consumer.offered import Offer
+from fastlog.consumer.offered import FetchOffer
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.consumer.reader import AnyReader, Reader, open_reader
 from fastlog.consumer.record_reader import RecordReader, RecordRequests, record_channel
@@ -280,7 +280,7 @@ class Fetch:
             return record_channel(link.broker, "consumer", buffer_bytes)
         return Channel(link.broker, "consumer", buffer_bytes)
 
-    def _check_log(self, link: BrokerLink, channel: Channel, offer: Offer, *, came: bool = False) -> None:
+    def _check_log(self, link: BrokerLink, channel: Channel, offer: FetchOffer, *, came: bool = False) -> None:
         """Whoever answers on another connection may have another log. Raises ``OffsetOutOfRangeError`` then.
 
         A log that does not tell when it was made is asked again: one that is new tells it once it is durable. One that
@@ -319,7 +319,7 @@ class Fetch:
         if not any(isinstance(item, Jump) for item in self.queue):  # what is before it was of another log
             self.place.learn(made)
 
-    def _read(self, link: BrokerLink, channel: Channel, reader: AnyReader, offer: Offer) -> None:
+    def _read(self, link: BrokerLink, channel: Channel, reader: AnyReader, offer: FetchOffer) -> None:
         holds = isinstance(reader, RecordReader) or (offer.held_fetch and offer.max_wait_ms > 0)
         wait = 0.0  # the first answer says at once whether there is anything
         backoff = Backoff(_LEAST_PAUSE, self._config.fetcher_backoff_ms / 1000)

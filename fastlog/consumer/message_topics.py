@@ -10,7 +10,7 @@ from fastlog.client.connection import Broker
 from fastlog.client.counting import count_partitions
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.chunks import Chunk
-from fastlog.consumer.offered import Offer, Offers
+from fastlog.consumer.offered import FetchOffer, Offers
 from fastlog.consumer.reader import Reader, open_reader
 from fastlog.errors import (
     BrokerError,
@@ -114,7 +114,7 @@ class MessageTopics:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _next_chunk(
-        self, offer: Offer, topic: str, partition: int, offset: int, wanted: int, wait: float
+        self, offer: FetchOffer, topic: str, partition: int, offset: int, wanted: int, wait: float
     ) -> Chunk | None:
         reader = self._readers.get((topic, partition))
         if reader is None or reader.offer != offer:

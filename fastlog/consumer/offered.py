@@ -13,7 +13,7 @@ _LEAST_WAIT_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class FetchOffer:
     """The requests beyond 0.7 that may be used, and the largest payload; ``max_wait_ms`` 0: answers are not held."""
 
     own_requests: bool
@@ -32,9 +32,9 @@ class Offers:
         self._broker = broker
         self._max_message_bytes = max_message_bytes
         self._lock = threading.Lock()
-        self._known: Offer | None = None
+        self._known: FetchOffer | None = None
 
-    def get(self) -> Offer:
+    def get(self) -> FetchOffer:
         """The offer. Raises ``TransportError`` while the broker cannot be asked."""
         known = self._known
         if known is None or self._is_open(known):
@@ -44,16 +44,16 @@ class Offers:
                     known = self._known = self._ask()
         return known
 
-    def _is_open(self, known: Offer) -> bool:
+    def _is_open(self, known: FetchOffer) -> bool:
         return not known.own_requests and not self._broker.is_plain
 
-    def _ask(self) -> Offer:
+    def _ask(self) -> FetchOffer:
         metadata = self._broker.metadata_or_none(())
         if metadata is None:
-            return Offer(False, False, False, 0, self._max_message_bytes or PLAIN_MESSAGE_BYTES)
+            return FetchOffer(False, False, False, 0, self._max_message_bytes or PLAIN_MESSAGE_BYTES)
         own = range(metadata.lowest_own_id, metadata.highest_own_id + 1)
         # A broker that holds no answer would be asked without a pause.
         max_wait_ms = metadata.max_wait_ms if metadata.max_wait_ms >= _LEAST_WAIT_MS else 0
         allowed = min(max(1, metadata.max_message_bytes), MOST_MESSAGE_BYTES)
         limit = self._max_message_bytes or allowed
-        return Offer(True, HELD_FETCH in own, LOCAL_READ in own, max_wait_ms, limit, CUT_POINTS in own)
+        return FetchOffer(True, HELD_FETCH in own, LOCAL_READ in own, max_wait_ms, limit, CUT_POINTS in own)

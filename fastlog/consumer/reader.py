@@ -12,7 +12,7 @@ from fastlog.client.topics import check_described, readable_end
 from fastlog.consumer.channel import Channel
 from fastlog.consumer.chunks import Chunk
 from fastlog.consumer.local import LocalLog, NotLocalError, NotThereYetError, SegmentsChangedError
-from fastlog.consumer.offered import Offer
+from fastlog.consumer.offered import FetchOffer
 from fastlog.consumer.record_reader import RecordReader
 from fastlog.errors import (
     BrokerError,
@@ -57,7 +57,7 @@ class Reader:
     def __init__(
         self,
         channel: Channel,
-        offer: Offer,
+        offer: FetchOffer,
         topic: str,
         partition: int,
         offset: int,
@@ -367,7 +367,7 @@ class Reader:
 
 def open_reader(
     channel: Channel,
-    offer: Offer,
+    offer: FetchOffer,
     topic: str,
     partition: int,
     offset: int,

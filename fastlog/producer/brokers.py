@@ -47,7 +47,7 @@ class BrokerAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ProduceOffer:
     """What a broker said about itself; limits are -1, and ``own`` is False, for a plain 0.7 broker."""
 
     own: bool
@@ -110,7 +110,7 @@ class Directory:
         self.broker = broker
         self.connector = Broker([broker.address], connect_timeout)
         self.connector.hint = hint
-        self.offer: Offer | None = None
+        self.offer: ProduceOffer | None = None
         self._partitions: dict[str, int] = {}
         self._records: dict[str, RecordTopic] = {}
 
@@ -119,7 +119,7 @@ class Directory:
         self.broker = BrokerAddress(self.broker.id, address)
         self.connector.addresses = [address]
 
-    def ask(self) -> Offer:
+    def ask(self) -> ProduceOffer:
         """What the broker offers, asking if need be. Raises ``TransportError``, ``ProtocolError``."""
         if self.offer is None:
             self.offer = _offer(self.connector.metadata_or_none(()))
@@ -171,7 +171,7 @@ class Directory:
             found = self._asked_of_records(topic)
         except NotSpokenError:
             return None
-        self.offer = Offer(own=False, only_today=True)
+        self.offer = ProduceOffer(own=False, only_today=True)
         if found is None:
             raise WrongPartitionError(
                 f"{self.broker.address} has no topic {topic!r}; fastlog topics create --records makes one"
@@ -225,12 +225,12 @@ class Directory:
         return ACKS_BY_NAME[wanted]
 
 
-def _offer(answer: MetadataAnswer | None) -> Offer:
+def _offer(answer: MetadataAnswer | None) -> ProduceOffer:
     if answer is None:
-        return Offer(own=False)
+        return ProduceOffer(own=False)
     if not answer.lowest_own_id <= requests.PRODUCE_ACK <= answer.highest_own_id:
-        return Offer(own=False, max_message_bytes=answer.max_message_bytes)
-    return Offer(True, answer.max_message_bytes, answer.max_request_bytes)
+        return ProduceOffer(own=False, max_message_bytes=answer.max_message_bytes)
+    return ProduceOffer(True, answer.max_message_bytes, answer.max_request_bytes)
 
 
 def frame_header(topic: str, partition: int, acks: int) -> bytes:

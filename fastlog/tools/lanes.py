@@ -77,7 +77,7 @@ class Lanes:
         self._queue: queue.Queue[_Item] = queue.Queue(_QUEUED_SETS)
         self._stopping = threading.Event()
         self._fetch_bytes = fetch_bytes
-        self._lanes: list[_ReadingThread] = []
+        self._lanes: list[_Lane] = []
         self._running = 0
         for track in tracks:
             self.add(track)
@@ -86,7 +86,7 @@ class Lanes:
         """Start threads that read this track as well."""
         count = max(1, min(len(track.cursors), MAX_LANES))
         for index in range(count):
-            lane = _ReadingThread(track, track.cursors[index::count], self._fetch_bytes, self._put, self._stopping)
+            lane = _Lane(track, track.cursors[index::count], self._fetch_bytes, self._put, self._stopping)
             self._lanes.append(lane)
             self._running += 1
             lane.start()
@@ -131,7 +131,7 @@ class Lanes:
                 continue
 
 
-class _ReadingThread(threading.Thread):
+class _Lane(threading.Thread):
     def __init__(
         self,
         track: Track,

@@ -16,7 +16,7 @@ from fastlog._segment import pack
 from fastlog.consumer import local as local_module
 from fastlog.consumer import reader as reader_module
 from fastlog.consumer.local import LocalLog, NotLocalError, NotThereYetError, SegmentsChangedError
-from fastlog.consumer.offered import Offer
+from fastlog.consumer.offered import FetchOffer
 from fastlog.consumer.reader import Reader
 from fastlog.errors import FastlogError, LogError, ProtocolError
 from fastlog.segment_files import KAFKA_0_7, segment_name
@@ -453,7 +453,7 @@ def test_files_that_are_refused_are_closed(directory: Path) -> None:
     local = LocalLog("t", 0, mapped=True)
     local.update(told(directory, len(LOG)))
     channel: Any = SimpleNamespace(owned=set())
-    reader = Reader(channel, Offer(True, True, True, 0, 1000), "t", 0, 0, 100, ahead=False, local=local)
+    reader = Reader(channel, FetchOffer(True, True, True, 0, 1000), "t", 0, 0, 100, ahead=False, local=local)
     assert local.piece(0, 4) is not None and open_files(directory)
     assert channel.owned == {local}
     reader._refuse_local("for a reason")
@@ -480,7 +480,7 @@ def test_only_where_the_broker_does_not_wait_the_reader_pauses(
     monkeypatch.setattr(reader_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(reader_module, "pause", pass_by)
     channel: Any = SimpleNamespace(check=lambda: None)
-    reader = Reader(channel, Offer(True, held, False, wait_ms, 1000), "t", 0, 0, 100, ahead=False, local=None)
+    reader = Reader(channel, FetchOffer(True, held, False, wait_ms, 1000), "t", 0, 0, 100, ahead=False, local=None)
     monkeypatch.setattr(reader, "_obtain", nothing)
     assert reader.next(1.0) is None
     assert bool(found) is pauses

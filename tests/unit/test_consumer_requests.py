@@ -11,7 +11,7 @@ import pytest
 from fastlog._segment import pack
 from fastlog.consumer import reader as reader_module
 from fastlog.consumer import walking
-from fastlog.consumer.offered import Offer, Offers
+from fastlog.consumer.offered import FetchOffer, Offers
 from fastlog.consumer.simple import LATEST, SimpleConsumer
 from fastlog.errors import InvalidMessageError, MessageTooLargeError, ProtocolError, TransportError
 from fastlog.wire import requests as rq
@@ -311,7 +311,7 @@ def said(**fields: Any) -> rs.MetadataAnswer:
     ],
 )
 def test_an_offer_is_what_the_broker_says_within_sense(fields: dict[str, int], expected: dict[str, Any]) -> None:
-    full = Offer(True, True, True, 30_000, 1000, True)
+    full = FetchOffer(True, True, True, 30_000, 1000, True)
     broker = Says([said(**fields)])
     offers = Offers(broker, None)  # type: ignore[arg-type]
     assert offers.get() == dataclasses.replace(full, **expected)
@@ -330,7 +330,7 @@ def test_an_offer_of_a_plain_broker_and_one_that_cannot_be_asked() -> None:
     offers = Offers(broker, None)  # type: ignore[arg-type]
     with pytest.raises(TransportError):
         offers.get()
-    assert offers.get() == Offer(False, False, False, 0, 1_000_000, False)
+    assert offers.get() == FetchOffer(False, False, False, 0, 1_000_000, False)
     assert broker.asked == 2
     assert Offers(Says([None]), 7).get().max_message_bytes == 7  # type: ignore[arg-type]
     assert Offers(Says([said()]), 2**30).get().max_message_bytes == 2**30  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from fastlog.errors import (
 )
 from fastlog.producer import Producer
 from fastlog.producer import producer as producer_module
-from fastlog.producer.brokers import BrokerAddress, Directory, Offer, frame_header, parse_broker_list
+from fastlog.producer.brokers import BrokerAddress, Directory, ProduceOffer, frame_header, parse_broker_list
 from fastlog.producer.zookeeper_router import ZooKeeperRouter
 from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
@@ -89,7 +89,7 @@ def test_a_broker_acknowledges_when_it_says_that_it_has_the_request(low: int, hi
     with FakeBroker(hook=hook) as broker:
         directory = directory_of(broker)
         offer = directory.ask()
-        assert offer == (Offer(True, 50, 10**8) if own else Offer(False, 50))
+        assert offer == (ProduceOffer(True, 50, 10**8) if own else ProduceOffer(False, 50))
         assert directory.ask() is offer
         assert directory.partitions_or_none("t") == (2 if own else None)
         asked = hook.asked
