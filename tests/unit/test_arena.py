@@ -352,3 +352,21 @@ def test_the_lowest_descriptor_is_given_back_like_any(tmp_path: Path) -> None:
         assert not os.path.lexists("/proc/self/fd/0")
 
     assert in_child(work) == 0
+
+
+def test_so_many_changes_are_told_one_by_one_and_of_more_that_any_slot_may_have_changed(tmp_path: Path) -> None:
+    """One fewer than are kept: another one may be on its way."""
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 1, 300, 4)
+    assert arena.create_lock()
+    made = [arena.add(spec(partition=number)) for number in range(258)]
+    arena.create_unlock()
+    assert arena.change_count == 258
+    assert [arena.changed(seen) for seen in (0, 1, 2)] == [(258, None)] * 3
+    assert [arena.changed(seen) for seen in (3, 257, 258)] == [(258, made[3:]), (258, made[257:]), (258, [])]
+
+
+def test_a_stop_wakes_every_process(tmp_path: Path) -> None:
+    arena = Arena([str(tmp_path)], FIRST_PROCESSOR + 2, 1, 4)
+    arena.set_stopping(1)
+    for process in (FLUSHER, KEEPER, COORDINATOR, FIRST_PROCESSOR, FIRST_PROCESSOR + 1):
+        assert select.select([arena.eventfd(process)], [], [], 0)[0], process

@@ -196,6 +196,15 @@ def test_a_move_between_the_look_and_the_wait(tmp_path: Path) -> None:
             assert reader.fetched() == {(BUSY, 1): (0, len(ONE))}
 
 
+def test_every_process_that_waits_is_told_of_a_move(tmp_path: Path) -> None:
+    with started(tmp_path, processors=2) as workers, Client(workers) as one, Client(workers, 1) as other:
+        one.make(BUSY)
+        other.hold((BUSY, 0, 0))
+        one.send_produce(BUSY, 0)
+        assert one.produced() == 0
+        assert other.fetched() == {(BUSY, 0): (0, len(ONE))}
+
+
 def slot_of(workers: Workers, topic: str, partition: int) -> int:
     return next(view.index for view in workers.arena.views() if (view.topic, view.partition) == (topic, partition))
 
