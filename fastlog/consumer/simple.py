@@ -194,7 +194,7 @@ class SimpleConsumer:
             check_end(offset, data)
             if code:
                 error = self._messages.refused(code, topic, partition, offset)
-                if isinstance(error, WrongPartitionError) and self._is_of_records(topic):
+                if isinstance(error, WrongPartitionError) and self._records.find(topic):
                     found.append(self._part(topic, partition, offset, max_bytes))
                     continue
             made = MessageSet(topic, partition, offset, data, error=error, limits=self._limits)
@@ -275,7 +275,7 @@ class SimpleConsumer:
         metadata = self.metadata([topic])
         for found in metadata.topics if metadata is not None else ():
             if found.name == topic:
-                if found.error and self._is_of_records(topic):
+                if found.error and self._records.find(topic):
                     return max(self._records.partitions(topic), default=-1) + 1
                 check_described(found, self._broker.addresses[0])
                 return max([found.configured_partitions, *(item.partition + 1 for item in found.partitions)])
@@ -403,7 +403,7 @@ class SimpleConsumer:
             try:
                 return of_records()
             except WrongPartitionError:
-                if self._is_of_records(topic):
+                if self._records.find(topic):
                     raise
         try:
             return of_messages()
@@ -424,7 +424,7 @@ class SimpleConsumer:
         if metadata is None:
             return
         if any(found.name == topic and found.error for found in metadata.topics):
-            self._is_of_records(topic)
+            self._records.find(topic)
         self._looked_up.add(topic)
 
     def _turns_out_as_records(self, topic: str, error: FastlogError) -> bool:
@@ -434,16 +434,12 @@ class SimpleConsumer:
         as one of Kafka 0.7 may for any reason.
         """
         if isinstance(error, WrongPartitionError):
-            return self._is_of_records(topic)
+            return self._records.find(topic)
         self._channel.check()
         try:
-            return not self._offers.get().own_requests and self._is_of_records(topic)
+            return not self._offers.get().own_requests and self._records.find(topic)
         except TransportError:
             return False
-
-    def _is_of_records(self, topic: str) -> bool:
-        """Whether the broker says that the topic is one of record batches."""
-        return self._records.find(topic)
 
     @contextmanager
     def _chunks(
@@ -478,7 +474,7 @@ class SimpleConsumer:
     ) -> Iterator[AnyChunk]:
         """The chunks; the connections and readers that they come from are put into the lists."""
         self._look_up(topic)
-        if not (self._records.knows(topic) and self._is_of_records(topic)):  # it may have been made anew
+        if not (self._records.knows(topic) and self._records.find(topic)):  # it may have been made anew
             channel = self._note_channel(self._new_channel(), channels)
             start, reader = offset, None
             try:

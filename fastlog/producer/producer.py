@@ -109,12 +109,12 @@ class Producer(SendPath):
         _check_object("callback_handler", callback_handler, "after_enqueue")
         _check_object("on_delivery", on_delivery, "__call__")
         self._encoder = (
-            encoder if encoder is not None else _named("serializer.class", config.serializer_class, "encode")
+            encoder if encoder is not None else hooks.make("serializer.class", config.serializer_class, "encode")
         )
         if event_handler is None and config.event_handler_class:
-            event_handler = _named("event.handler", config.event_handler_class, "handle")
+            event_handler = hooks.make("event.handler", config.event_handler_class, "handle")
         if callback_handler is None and config.callback_handler_class:
-            callback_handler = _named("callback.handler", config.callback_handler_class, "after_enqueue")
+            callback_handler = hooks.make("callback.handler", config.callback_handler_class, "after_enqueue")
         hooked = event_handler is not None or callback_handler is not None
         if hooked and config.producer_type == "sync":
             raise ConfigError("handlers work on the queue of a producer of type async: set producer_type='async'")
@@ -130,7 +130,7 @@ class Producer(SendPath):
             self._routes.stamp_with(self._stamps.of)
         fast = self._routes if self._is_async and not hooked and self._plain else None
         if partitioner is None and config.partitioner_class is not None:
-            partitioner = _named("partitioner.class", config.partitioner_class, "partition")
+            partitioner = hooks.make("partitioner.class", config.partitioner_class, "partition")
         self._router = make_router(config, self._ledger, partitioner, fast)
         self._queue: BatchQueue | None = None
         if hooked:
@@ -473,10 +473,6 @@ def make_router(config: ProducerConfig, ledger: Ledger, partitioner: Partitioner
     from fastlog.producer.zookeeper_router import ZooKeeperRouter  # with it comes what talks to ZooKeeper
 
     return ZooKeeperRouter(config, ledger, partitioner, fast)
-
-
-def _named(setting: str, path: str, wanted: str) -> Any:
-    return hooks.make(setting, path, wanted)
 
 
 def _end(
