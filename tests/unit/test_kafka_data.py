@@ -15,7 +15,6 @@ from fastlog.log import _files
 from fastlog.log._append import end_life
 from fastlog.log._arena import STATE_OFFLINE
 from fastlog.log._flush import flush_now, make_partition_flusher
-from fastlog.log._shared_memory import COORDINATOR
 from fastlog.log.formats import format_number
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import LogManager
@@ -369,24 +368,6 @@ def test_what_is_being_made_is_not_shown(workers: Workers, client: Client) -> No
     assert told(name="growing") == (0, [0]) and listed()["growing"] == 1
     workers.arena.settle(second)
     assert told(name="growing") == (0, [0, 1]) and listed()["growing"] == 2
-
-
-def test_who_waits_for_a_topic_is_told_nothing_when_the_coordinator_dies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether it is made nobody knows: the connection ends."""
-    with Workers(tmp_path) as workers, Client(workers) as client:
-
-        def die(*_: object) -> int:
-            workers.arena.end_incarnation(COORDINATOR)
-            workers.arena.wake_all()
-            return 0
-
-        monkeypatch.setattr(TopicMaker, "_make", die)
-        topics = [{"topic_id": None, "name": "t"}]
-        flags = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
-        client.socket.sendall(today.request(today.METADATA, 12, {"topics": topics} | flags))
-        assert drain(client.raw) == b""
 
 
 def test_who_asks_for_a_topic_that_is_being_made_waits_until_it_is(

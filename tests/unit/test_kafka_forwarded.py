@@ -97,6 +97,19 @@ def test_one_that_cannot_be_answered_closes_its_connection_alone(workers: Worker
         assert today.asked(other.socket, today.METADATA, 1, topics=[]).topics == ()
 
 
+def test_who_waits_for_a_topic_is_told_nothing_when_the_coordinator_dies(
+    workers: Workers, client: raw.RawClient
+) -> None:
+    """Whether it is made nobody knows."""
+    flags = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
+    topics = [{"topic_id": None, "name": "t"}]
+    client.socket.sendall(today.request(today.METADATA, 12, {"topics": topics} | flags))
+    forwarded(workers)
+    workers.arena.end_incarnation(COORDINATOR)
+    workers.arena.wake_all()
+    assert drain(client) == b""
+
+
 def test_who_goes_away_meanwhile_leaves_nothing(workers: Workers) -> None:
     workers.wait_still()
     before = workers.held()
