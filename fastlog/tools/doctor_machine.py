@@ -264,7 +264,7 @@ def _space(directory: Path) -> Finding:
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     text = f"{directory}: {_size(free)} of {_size(total)} are free"
     remedy = "make room, or set log.retention.size or log.retention.hours; a full disk refuses produces"
-    if found.f_files and found.f_favail < SCARCE_SHARE * found.f_files:
+    if found.f_favail < SCARCE_SHARE * found.f_files:
         text = f"{directory}: {found.f_favail} of {found.f_files} inodes are free"
         return bad("space", "inodes-few", text, "remove small files there, or name a --log-dir on another disk")
     if free < max(SCARCE_BYTES, SCARCE_SHARE * total):

@@ -147,9 +147,7 @@ def _listener(check: str, subject: Subject, address: ListenAddress) -> Finding:
         if subject.is_running:
             reason = str(error).splitlines()[0]
             return _silent(check, subject, address, f"does not answer as one at {address} ({reason})")
-        if (problem := _cannot_bind(address)) is not None:
-            return bad(check, *problem)
-        return _not_listening(check, subject, address)  # it went while we looked, or nothing leads there
+        return _not_listening(check, subject, address)  # somebody has it, or it went while we looked
     if answer is None:
         return _taken(check, address, "a program that is no fastlog broker")
     if not subject.is_running:

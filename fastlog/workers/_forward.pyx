@@ -87,7 +87,7 @@ cdef class Forward(Remote):
         job.job.queue = QUEUE_REMOTE
         job.job.at = at
         job.job.size = size
-        job.job.looks = job.job.pins = False  # where a job stood that did
+        job.job.pins = False  # where a job stood that did
         job.job.for_answer = True
         job.state = ANSWER_NONE
         job.answer = NULL
