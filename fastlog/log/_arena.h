@@ -104,7 +104,7 @@ typedef struct {
     uint64_t leaving_count;        /* slots whose partitions have gone and that are not free yet, at least */
     uint64_t changes[FL_CHANGES];  /* which slots the last ones were, change c in changes[c & (FL_CHANGES - 1)] */
 
-    uint64_t deletions_wanted FL_LINE; /* any: grows when somebody has left a wish in a log directory that a topic be deleted */
+    uint64_t deletions_wanted FL_LINE; /* any: grows when somebody has left a marker in a log directory by which a topic is deleted */
     uint64_t create_waiters;         /* any: processes that wait for a partition to appear or to go, or for the lock */
     uint64_t starts_wanted;          /* any: grows when somebody has wanted a partition to begin at a later offset */
     uint64_t moves_lost;             /* any: grows when slots may have moved and whoever was to say so has died */
@@ -488,15 +488,6 @@ static inline int fl_mutex_init(pthread_mutex_t *m) {
     if (!r) r = pthread_mutex_init(m, &a);
     pthread_mutexattr_destroy(&a);
     return r;
-}
-
-static inline int fl_mutex_timedlock_ms(pthread_mutex_t *m, uint64_t ms) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += (time_t)(ms / 1000);
-    t.tv_nsec += (long)(ms % 1000) * 1000000L;
-    if (t.tv_nsec >= 1000000000L) { t.tv_sec++; t.tv_nsec -= 1000000000L; }
-    return pthread_mutex_timedlock(m, &t);
 }
 
 /* Wake one process. The flag saves the system call while an earlier wake-up has not been taken yet; the sleeper clears

@@ -129,7 +129,6 @@ cdef extern from "_arena.h" nogil:
     int fl_changed(fl_header*, uint64_t, uint64_t*, uint64_t*)
     uint64_t fl_file_position(fl_header*, fl_slot*, uint64_t, uint64_t)
     int fl_mutex_init(pthread_mutex_t*)
-    int fl_mutex_timedlock_ms(pthread_mutex_t*, uint64_t)
     bint fl_is_reserved(int)
     void fl_wake(fl_header*, const int*, int)
     void fl_wake_taken(fl_header*, const int*, int)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from fastlog.kafka_codes import Code
 from fastlog.log._arena import Arena
 from fastlog.workers.exposition import Family, Sample, labels
-from fastlog.workers.kafka.codes import Code
 from fastlog.workers.kafka.kinds import APIS, FETCH, FORWARDED, LIST_OFFSETS, PRODUCE
 
 _BOTH_PROTOCOLS = {PRODUCE: "produce_requests", FETCH: "fetch_requests", LIST_OFFSETS: "offsets_requests"}

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fastlog.workers.kafka.codes import Code
+from fastlog.kafka_codes import Code
 from tests.fault.registry import Outcome, scenario
 from tests.harness import raw_client as raw
 from tests.harness import today

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fastlog.workers.kafka.codes import Code
+from fastlog.kafka_codes import Code
 from tests.fault.batch_kills import PLACES
 from tests.fault.registry import Outcome, scenario
 from tests.harness import raw_client as raw

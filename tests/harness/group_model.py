@@ -11,10 +11,10 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.coordinator.groups.machine import Group, Limits, Store
 from fastlog.workers.coordinator.groups.members import Joined, Joining, Stored, Synced
 from fastlog.workers.coordinator.promises import Promise
-from fastlog.workers.kafka.codes import Code
 
 PARTITIONS = 6
 SESSION_MS = 6_000

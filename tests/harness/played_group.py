@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.coordinator.groups.machine import Group, Limits, State
 from fastlog.workers.coordinator.groups.members import Joined, Joining, Stored, Synced
 from fastlog.workers.coordinator.promises import Promise
-from fastlog.workers.kafka.codes import Code
 
 SESSION, REBALANCE = 10_000, 60_000
 RANGE = (("range", b"r"),)

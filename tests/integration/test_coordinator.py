@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.kafka import kinds
-from fastlog.workers.kafka.codes import Code
 from tests.harness import raw_client as raw
 from tests.harness import stored_batches, today
 from tests.harness.broker import KEPT, Broker, wait_until

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fastlog.workers.kafka.codes import Code
+from fastlog.kafka_codes import Code
 from tests.compat.differential import cases, known
 from tests.compat.differential.target import batches, differences, keyed
 from tests.harness.checkout import ROOT

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.log import _files
 from fastlog.log.files import FileOps
 from fastlog.log.metadata import CREATED, read_metadata
 from fastlog.workers.authorization import Operation, ResourceType
 from fastlog.workers.coordinator import auto_create
 from fastlog.workers.coordinator.frames import Frame
-from fastlog.workers.kafka.codes import Code
 from tests.harness import today
 from tests.harness.coordinated import Coordinated
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.log._append import append_batch
 from fastlog.log.files import FileOps
 from fastlog.log.manager import CreationBusyError
 from fastlog.log.metadata import read_metadata
 from fastlog.workers.authorization import Operation, ResourceType
 from fastlog.workers.coordinator import topics as topics_module
-from fastlog.workers.kafka.codes import Code
 from tests.harness import stored_batches
 from tests.harness.coordinated import Coordinated
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.log import _files
 from fastlog.log.files import FileOps
 from fastlog.log.kafka_files import EPOCHS_NAME, read_epochs, write_epochs
 from fastlog.workers.authorization import Operation, ResourceType
 from fastlog.workers.coordinator.requests import offset_for_leader_epoch
 from fastlog.workers.coordinator.requests.offset_for_leader_epoch import end_of_epoch
-from fastlog.workers.kafka.codes import Code
 from tests.harness.coordinated import Coordinated
 from tests.unit.test_coordinator_records import append, flush
 

@@ -11,6 +11,7 @@ import pytest
 
 from fastlog import record_batches
 from fastlog.errors import LogError
+from fastlog.kafka_codes import Code
 from fastlog.log import _files
 from fastlog.log.files import FileOps
 from fastlog.log.internal_logs import newest_snapshot
@@ -20,7 +21,6 @@ from fastlog.workers.child import Shared
 from fastlog.workers.coordinator import internal_log
 from fastlog.workers.coordinator.groups import groups as keeping
 from fastlog.workers.coordinator.groups.groups import TOPIC
-from fastlog.workers.kafka.codes import Code
 from fastlog.workers.keeper import Keeper
 from tests.harness.coordinated_groups import DELETE, FETCH, LEAVE, LIST, OFFSET_DELETE, Asked
 

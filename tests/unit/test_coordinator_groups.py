@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.log import _files
 from fastlog.record_batches import Record
 from fastlog.workers.authorization import Operation, ResourceType
@@ -21,7 +22,6 @@ from fastlog.workers.coordinator.groups import records
 from fastlog.workers.coordinator.groups.groups import TOPIC
 from fastlog.workers.coordinator.groups.records import Offset, OffsetKey
 from fastlog.workers.coordinator.requests.join_group import _ms
-from fastlog.workers.kafka.codes import Code
 from tests.harness.coordinated import encoded
 from tests.harness.coordinated_groups import (
     COMMIT,

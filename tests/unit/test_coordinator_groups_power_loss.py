@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.log import _files
 from fastlog.workers.coordinator.groups import groups as keeping
-from fastlog.workers.kafka.codes import Code
 from tests.harness.calls import recorded_calls
 from tests.harness.coordinated_groups import Asked
 from tests.harness.power import Disk, after_power_loss, steps_of

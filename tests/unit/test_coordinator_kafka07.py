@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.log.kafka_files import messages_topic_id
 from fastlog.log.manager import LogManager
-from fastlog.workers.kafka.codes import Code
 from tests.harness.coordinated import Coordinated
 
 TOPIC = 2

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.log import _files
 from fastlog.log._append import Appender, append_sets
 from fastlog.log._segments import SegmentFiles
 from fastlog.log._shared_memory import FIRST_PROCESSOR
 from fastlog.workers.authorization import Operation, ResourceType
 from fastlog.workers.coordinator.requests import delete_records
-from fastlog.workers.kafka.codes import Code
 from tests.harness.coordinated import Coordinated
 from tests.harness.shared_log import DONE
 from tests.harness.stored_batches import batch

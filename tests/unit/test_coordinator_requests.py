@@ -13,6 +13,7 @@ from kio.index import load_request_schema, load_response_schema
 
 from fastlog.config import BrokerConfig
 from fastlog.errors import LogError, ProtocolError
+from fastlog.kafka_codes import Code
 from fastlog.log import metadata
 from fastlog.log.files import FileOps
 from fastlog.log.metadata import CREATED, CREATING, DELETED, DELETING, Metadata, Topic, producer_ids, topic_change
@@ -23,7 +24,6 @@ from fastlog.workers.coordinator.frames import Frame
 from fastlog.workers.coordinator.topic_settings import KEYS, Effect, InvalidSettingError, applied, checked
 from fastlog.workers.coordinator.topics import Topics
 from fastlog.workers.kafka import kinds
-from fastlog.workers.kafka.codes import Code
 from tests.harness.checkout import ROOT
 from tests.harness.coordinated import Coordinated, encoded
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.coordinator.groups.machine import Group, Limits, State
 from fastlog.workers.coordinator.groups.members import Joined, Joining, Synced
 from fastlog.workers.coordinator.promises import Promise
-from fastlog.workers.kafka.codes import Code
 from tests.harness.played_group import BOTH, RANGE, REBALANCE, SESSION, Played, joined, stable
 
 

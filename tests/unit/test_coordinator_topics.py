@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.log import _files
 from fastlog.log.deletion import leave_marker
 from fastlog.log.files import FileOps
@@ -24,7 +25,6 @@ from fastlog.workers.coordinator import dispatch, internal_log
 from fastlog.workers.coordinator import topics as topics_module
 from fastlog.workers.coordinator.metadata_log import Work
 from fastlog.workers.coordinator.topic_settings import FIRST_OFFSETS
-from fastlog.workers.kafka.codes import Code
 from fastlog.workers.keeper import Keeper
 from tests.harness.coordinated import CLUSTER_ID, Coordinated
 

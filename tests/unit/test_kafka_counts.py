@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.log._shared_memory import FIRST_PROCESSOR
-from fastlog.workers.kafka.codes import Code
 from tests.harness import raw_client as raw
 from tests.harness import today
 from tests.harness.today_client import CODECS, EARLIEST, LATEST, REFUSED, Client, batch, damaged

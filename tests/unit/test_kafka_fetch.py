@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fastlog.kafka_codes import Code
 from fastlog.log import _files
 from fastlog.log.files import FileOps
 from fastlog.log.kafka_files import write_epochs
 from fastlog.log.manager import LogManager
-from fastlog.workers.kafka.codes import Code
 from tests.harness import today
 from tests.harness.today_client import (
     EARLIEST,

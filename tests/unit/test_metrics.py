@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from fastlog.kafka_codes import Code
 from fastlog.log._append import Appender, append_bytes, end_life
 from fastlog.log._arena import STATE_OFFLINE, STATE_READ_ONLY
 from fastlog.log._segments import SegmentFiles
@@ -34,7 +35,6 @@ from fastlog.workers.child import MIRROR
 from fastlog.workers.exposition import Family, Sample, exposed, labels
 from fastlog.workers.group_board import GroupBoard, GroupRow
 from fastlog.workers.http_server import Answer, Request, encode_answer
-from fastlog.workers.kafka.codes import Code
 from fastlog.workers.kafka.kinds import APIS, FORWARDED
 from fastlog.workers.restarts import Restarts
 from tests.harness.checkout import ROOT

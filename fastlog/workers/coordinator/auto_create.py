@@ -13,11 +13,11 @@ import time
 from collections.abc import Generator, Sequence
 from typing import Any
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.context import Context
 from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.topics import Pending
-from fastlog.workers.kafka.codes import Code
 
 WAIT_SECONDS = 5.0
 """After this time a client gets "no leader yet", and asks again; what has begun goes on."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fastlog.config import BrokerConfig
+from fastlog.kafka_codes import Code
 from fastlog.log._arena import Arena
 from fastlog.workers._authorizer import Authorizer
 from fastlog.workers.authorization import Client, Operation
@@ -16,7 +17,6 @@ from fastlog.workers.coordinator.codec import Fields
 from fastlog.workers.coordinator.groups.groups import Groups
 from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.topics import Topics
-from fastlog.workers.kafka.codes import Code
 
 Handler = Generator[Wait, Any, Fields]
 """A task that ends with the fields of the answer, those of the newest version."""

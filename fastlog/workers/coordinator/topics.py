@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from fastlog import logs
 from fastlog.config import BrokerConfig
 from fastlog.errors import FastlogError, LogError
+from fastlog.kafka_codes import Code
 from fastlog.log import _files
 from fastlog.log._append import Appender
 from fastlog.log._arena import Arena
@@ -38,7 +39,6 @@ from fastlog.workers.coordinator import topic_settings
 from fastlog.workers.coordinator.internal_log import Disk
 from fastlog.workers.coordinator.loop import Loop, Step, Until, Wait
 from fastlog.workers.coordinator.metadata_log import MetadataLog
-from fastlog.workers.kafka.codes import Code
 
 log = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from typing import Any
 from fastlog import logs, record_batches
 from fastlog.config import BrokerConfig
 from fastlog.errors import FastlogError, LogError
+from fastlog.kafka_codes import Code
 from fastlog.log import _files
 from fastlog.log.formats import log_format
 from fastlog.log.formats.record_batches import RECORD_BATCHES
@@ -34,7 +35,6 @@ from fastlog.workers.coordinator.internal_log import BATCH_BYTES, DONE, Internal
 from fastlog.workers.coordinator.loop import Given, Loop, Step, Timer, Until, Wait
 from fastlog.workers.coordinator.topic_settings import UNLIMITED_MS
 from fastlog.workers.coordinator.topics import Topics
-from fastlog.workers.kafka.codes import Code
 
 TOPIC = "__consumer_offsets"
 SETTINGS = {

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.coordinator.groups.members import (
     NEVER,
     Joined,
@@ -33,7 +34,6 @@ from fastlog.workers.coordinator.groups.members import (
     Synced,
 )
 from fastlog.workers.coordinator.promises import Promise
-from fastlog.workers.kafka.codes import Code
 
 NEW_MEMBER_MS = 300_000
 """What the first join of a member waits at most; the rebalances of others may delay it."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.coordinator.promises import Promise
-from fastlog.workers.kafka.codes import Code
 
 NEVER = 2**62
 

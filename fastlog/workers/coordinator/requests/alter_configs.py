@@ -15,6 +15,7 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from fastlog.config import BrokerConfig
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator import topic_settings
 from fastlog.workers.coordinator.codec import Fields, Request
@@ -23,7 +24,6 @@ from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.requests.describe_configs import BROKER, TOPIC
 from fastlog.workers.coordinator.topic_settings import KEYS, InvalidSettingError, Type
 from fastlog.workers.coordinator.topics import ILLEGAL_NAME, Outcome, is_legal_name
-from fastlog.workers.kafka.codes import Code
 
 INCREMENTAL = 44
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator import topic_settings
 from fastlog.workers.coordinator.codec import ZERO_ID, Fields, Request
 from fastlog.workers.coordinator.context import Context, Handler, deadline, error
 from fastlog.workers.coordinator.requests.describe_configs import topic_rows
 from fastlog.workers.coordinator.topics import ILLEGAL_NAME, Outcome, Pending, is_legal_name
-from fastlog.workers.kafka.codes import Code
 
 
 def handle(request: Request, context: Context) -> Handler:

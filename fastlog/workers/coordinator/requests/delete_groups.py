@@ -5,10 +5,10 @@ Source: Apache Kafka 4.2 (KafkaApis.handleDeleteGroupsRequest).
 
 from __future__ import annotations
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
-from fastlog.workers.kafka.codes import Code
 
 
 def handle(request: Request, context: Context) -> Handler:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from fastlog.kafka_codes import Code
 from fastlog.log._arena import Arena
 from fastlog.log._shared_memory import COORDINATOR
 from fastlog.log.slots import SlotView
@@ -19,7 +20,6 @@ from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler, deadline
 from fastlog.workers.coordinator.loop import Until, Wait
-from fastlog.workers.kafka.codes import Code
 
 HIGH_WATERMARK = -1
 NO_OFFSET = -1

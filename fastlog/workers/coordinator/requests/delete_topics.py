@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import ZERO_ID, Request
 from fastlog.workers.coordinator.context import Context, Handler, deadline, error
 from fastlog.workers.coordinator.topics import Outcome, Pending
-from fastlog.workers.kafka.codes import Code
 
 
 def handle(request: Request, context: Context) -> Handler:

@@ -8,11 +8,11 @@ Source: Apache Kafka 4.2 (KafkaApis.handleDescribeCluster).
 
 from __future__ import annotations
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Fields, Request
 from fastlog.workers.coordinator.context import Context, Handler, error
 from fastlog.workers.coordinator.requests.describe_configs import no_wait
-from fastlog.workers.kafka.codes import Code
 
 BROKERS, CONTROLLERS = 1, 2
 UNASKED = -(2**31)

@@ -13,13 +13,13 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from fastlog.config import BrokerConfig
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Fields, Request
 from fastlog.workers.coordinator.context import Context, Handler, error
 from fastlog.workers.coordinator.loop import Wait
 from fastlog.workers.coordinator.topic_settings import KEYS, Effect, Type
 from fastlog.workers.coordinator.topics import ILLEGAL_NAME, is_legal_name
-from fastlog.workers.kafka.codes import Code
 
 TOPIC, BROKER = 2, 4
 UNASKED: Mapping[str, Any] = {"documentation": None, "synonyms": []}

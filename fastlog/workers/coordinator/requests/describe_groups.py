@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
 from fastlog.workers.coordinator.groups.machine import Group, State
-from fastlog.workers.kafka.codes import Code
 
 UNASKED = -(2**31)
 DEAD = "Dead"

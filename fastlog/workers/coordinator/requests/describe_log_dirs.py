@@ -11,11 +11,11 @@ import functools
 import os
 from typing import Any
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler, error
 from fastlog.workers.coordinator.loop import Step
-from fastlog.workers.kafka.codes import Code
 
 UNKNOWN_BYTES = -1
 

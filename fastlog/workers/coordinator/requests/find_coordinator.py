@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler, error
 from fastlog.workers.coordinator.requests.describe_configs import no_wait
-from fastlog.workers.kafka.codes import Code
 
 GROUP, TRANSACTION = 0, 1
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 
 from fastlog.errors import FastlogError
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
-from fastlog.workers.kafka.codes import Code
 
 log = logging.getLogger(__name__)
 

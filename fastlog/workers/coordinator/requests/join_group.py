@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
 from fastlog.workers.coordinator.groups.members import Joined, Joining
-from fastlog.workers.kafka.codes import Code
 
 MOST_NAME_BYTES = 1000
 """Of a group's, an instance's and a protocol's name; the records that keep them have room for 32,767."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
 from fastlog.workers.coordinator.requests.join_group import MOST_NAME_BYTES
-from fastlog.workers.kafka.codes import Code
 
 
 def handle(request: Request, context: Context) -> Handler:

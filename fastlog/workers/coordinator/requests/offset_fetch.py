@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
 from fastlog.workers.coordinator.groups.records import Offset
-from fastlog.workers.kafka.codes import Code
 
 UNKNOWN = Offset(-1, -1, "", -1)
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastlog.kafka_codes import Code
 from fastlog.log.files import FileOps
 from fastlog.log.kafka_files import read_epochs
 from fastlog.log.slots import SlotView
@@ -23,7 +24,6 @@ from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Broker, Context, Handler
 from fastlog.workers.coordinator.loop import Step
-from fastlog.workers.kafka.codes import Code
 
 UNDEFINED = -1
 """Kafka's value for an epoch or an offset that is not known."""

@@ -7,12 +7,12 @@ Source: Apache Kafka 4.2 (GroupMetadataManager.classicGroupSync).
 
 from __future__ import annotations
 
+from fastlog.kafka_codes import Code
 from fastlog.workers.authorization import Operation
 from fastlog.workers.coordinator.codec import Request
 from fastlog.workers.coordinator.context import Context, Handler
 from fastlog.workers.coordinator.groups.members import Synced
 from fastlog.workers.coordinator.requests.join_group import is_valid
-from fastlog.workers.kafka.codes import Code
 
 
 def handle(request: Request, context: Context) -> Handler:
