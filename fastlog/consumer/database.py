@@ -9,14 +9,12 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from fastlog.consumer.exactly_once import Connection, ConsumedSpan, ExactlyOnce, StoredOffset
 from fastlog.consumer.offsets import lost_error
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError, CoordinationError
-
-if TYPE_CHECKING:
-    from fastlog.consumer.exactly_once import ExactlyOnce
 
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 _PLACEHOLDER = re.compile(r"\?")
@@ -30,30 +28,6 @@ class Cursor(Protocol):
     def execute(self, statement: str, parameters: Any = ..., /) -> Any: ...
     def fetchone(self) -> Any: ...
     def close(self) -> Any: ...
-
-
-class Connection(Protocol):
-    """What is used of a DB-API connection."""
-
-    def cursor(self) -> Any: ...
-    def commit(self) -> Any: ...
-    def rollback(self) -> Any: ...
-    def close(self) -> Any: ...
-
-
-class ConsumedSpan(NamedTuple):
-    """From where to where a transaction moves a partition, and under which claim; ``begin`` None: nothing was saved."""
-
-    claim: str
-    begin: int | None
-    end: int
-
-
-class StoredOffset(NamedTuple):
-    """A partition as it was loaded, and moved since: the name of that claim, and what is saved."""
-
-    claim: str
-    offset: int | None
 
 
 class DatabaseOffsets:
@@ -159,8 +133,6 @@ class DatabaseOffsets:
 
     def exactly_once(self, connection: Connection, group: str) -> ExactlyOnce:
         """See ``ExactlyOnce``. From now on this store refuses the commits of the consumer that uses it."""
-        from fastlog.consumer.exactly_once import ExactlyOnce
-
         self._is_theirs = True
         return ExactlyOnce(self, connection, group)
 

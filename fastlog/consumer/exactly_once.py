@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
-from fastlog.consumer.database import Connection, ConsumedSpan, DatabaseOffsets, StoredOffset
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ArgumentError, ConfigError, OwnershipLostError
+
+
+class Connection(Protocol):
+    """What is used of a DB-API connection."""
+
+    def cursor(self) -> Any: ...
+    def commit(self) -> Any: ...
+    def rollback(self) -> Any: ...
+    def close(self) -> Any: ...
+
+
+class ConsumedSpan(NamedTuple):
+    """From where to where a transaction moves a partition, and under which claim; ``begin`` None: nothing was saved."""
+
+    claim: str
+    begin: int | None
+    end: int
+
+
+class StoredOffset(NamedTuple):
+    """A partition as it was loaded, and moved since: the name of that claim, and what is saved."""
+
+    claim: str
+    offset: int | None
+
+
+class SpanStore(Protocol):
+    """What is used of ``DatabaseOffsets``."""
+
+    def place_or_none(self, group: str, partition: TopicPartition) -> StoredOffset | None: ...
+    def is_fenced(self, group: str, partition: TopicPartition, claim: str) -> bool: ...
+    def look_again(
+        self, connection: Connection, group: str, partition: TopicPartition, place: StoredOffset
+    ) -> StoredOffset: ...
+    def save_within(self, connection: Connection, group: str, spans: Mapping[TopicPartition, ConsumedSpan]) -> None: ...
+    def moved(self, group: str, spans: Mapping[TopicPartition, ConsumedSpan]) -> None: ...
 
 
 class Located(Protocol):
@@ -64,7 +99,7 @@ class ExactlyOnce:
     For one thread, that of the connection.
     """
 
-    def __init__(self, offsets: DatabaseOffsets, connection: Connection, group: str) -> None:
+    def __init__(self, offsets: SpanStore, connection: Connection, group: str) -> None:
         """Raises ``ConfigError`` when the connection commits each statement by itself."""
         if getattr(connection, "autocommit", False) is True or getattr(connection, "isolation_level", "") is None:
             raise ConfigError("the connection commits every statement by itself: a transaction has to hold several")

@@ -1,6 +1,11 @@
-from typing import Any
+from typing import Any, Protocol
 
-from fastlog.producer.auditing import Sending
+class Sending(Protocol):
+    """What is used of ``auditing.Sending``."""
+
+    held: int | None
+    sent: int
+    payloads: list[bytes]
 
 class Stamp:
     """Gives envelopes to the messages of one topic of one producer, and numbers when it is audited.
