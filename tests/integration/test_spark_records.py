@@ -21,7 +21,7 @@ from fastlog.client.addresses import Address
 from fastlog.client.records import EARLIEST, LATEST, RecordBroker
 from fastlog.errors import ConfigError, DataLossError, RangeIncompleteError
 from fastlog.message import encode_set
-from fastlog.record_batches import Record, batches, build
+from fastlog.record_batches import HEAD, Record, batches, build
 from fastlog.spark import record_files
 from fastlog.spark.cluster import QueryCluster
 from fastlog.spark.options import parse_options
@@ -318,7 +318,7 @@ def test_an_index_is_a_help_alone(broker: Broker, records: RecordBroker) -> None
         index.write_bytes(made)
         for offset in (0, 9, 10, 55, 199):
             files.seek(offset)
-            (base, _) = record_files._HEAD.unpack(bytes(files.read(offset)[:27]))[:2]
+            base = HEAD.unpack_from(files.read(offset))[0]
             assert base == offset // PER_BATCH * PER_BATCH
     with pytest.raises(NotHereError):
         RecordFiles(task.records.directory, "indexed", 0, bytes(16))
