@@ -168,6 +168,7 @@ def test_it_begins_when_zookeeper_is_there(site: Callable[..., Site], monkeypatc
             state = list(MirrorReport(mirror).objects(asks=False))[1]["state"]
             assert state.startswith("has not begun: ")
             assert two.lag(1.0) == {}
+            assert not two.is_checked, "nobody knows its brokers yet: they may be the target's"
             opened = len(found.trees["two"].sessions)
             found.trees["two"].is_silent = False
             found.wait_committed(len(SET), name="two")
