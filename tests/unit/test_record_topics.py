@@ -18,6 +18,7 @@ from fastlog.client.record_topics import (
     Stored,
     known_topics,
     parse_known_topics,
+    parse_sizes,
     parse_stored,
     stored,
 )
@@ -113,7 +114,7 @@ def test_tagged_fields_are_passed_over() -> None:
 
 
 def test_sizes_and_directories() -> None:
-    """Of the partitions that were asked for; a copy that is on its way elsewhere does not count."""
+    """Of the partitions that were asked for, or of all; a copy that is on its way elsewhere takes room, and no more."""
     assert stored([("t", 1), ("u", 0), ("t", 2)]).body == today.body(
         35, 1, {"topics": [{"topic": "t", "partitions": [1, 2]}, {"topic": "u", "partitions": [0]}]}
     )
@@ -131,6 +132,8 @@ def test_sizes_and_directories() -> None:
     ]
     made = today.written(today.response(35, 1, {"throttle_time": today.seconds(0), "results": results}))
     assert parse_stored(Answer(made)) == {("t", 1): Stored(10, "/a"), ("t", 2): Stored(7, "/a")}
+    assert stored(None).body == today.body(35, 1, {"topics": None})
+    assert parse_sizes(Answer(made)) == {("t", 1): 15, ("t", 2): 7}
     for size in range(len(made)):
         with pytest.raises(ProtocolError):
             parse_stored(Answer(made[:size]))
