@@ -9,9 +9,12 @@ bytes) and ``raw_format`` (entries, message sets, codecs) can be imported from h
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import socket
 import struct
+import sys
+import termios
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -234,6 +237,11 @@ def batches(items: Iterable[bytes], size: int) -> Iterable[list[bytes]]:
     iterator = iter(items)
     while batch := list(itertools.islice(iterator, size)):
         yield batch
+
+
+def unacknowledged(sender: socket.socket) -> int:
+    """Bytes that were sent and have not arrived; of a local socket, about how many were not received."""
+    return int.from_bytes(fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def _queued(port: int) -> int:

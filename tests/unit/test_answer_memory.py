@@ -6,11 +6,8 @@ for the ones that have left, is counted.
 
 from __future__ import annotations
 
-import fcntl
 import socket
 import struct
-import sys
-import termios
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -176,11 +173,6 @@ def test_one_for_which_others_wait_and_that_takes_nothing_is_closed(tmp_path: Pa
         wait_until("those that hold much are closed", lambda: workers.count("idle_closed") >= 2)
 
 
-def unacknowledged(sender: socket.socket) -> int:
-    """Bytes that were sent and have not arrived."""
-    return int.from_bytes(fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-
-
 def stuffed(workers: Workers, behind: bytes) -> raw.RawClient:
     """A client that has sent 60 requests for 600 kB each and more, and reads nothing.
 
@@ -189,7 +181,7 @@ def stuffed(workers: Workers, behind: bytes) -> raw.RawClient:
     leaver = workers.connect()
     leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     leaver.send_raw(many_blocks() * STUFFING + behind)
-    wait_until("all has arrived", lambda: unacknowledged(leaver.socket) == 0)
+    wait_until("all has arrived", lambda: raw.unacknowledged(leaver.socket) == 0)
     wait_until("it is being answered", lambda: workers.count("bytes_out") > len(BLOCK))
     workers.wait_still()
     return leaver
@@ -229,7 +221,7 @@ def test_fetches_of_today_of_one_that_is_gone_are_not_carried_out(workers: Worke
     leaver = workers.connect()
     leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     leaver.send_raw(fetch * STUFFING + produce + malformed + produce)
-    wait_until("all has arrived", lambda: unacknowledged(leaver.socket) == 0)
+    wait_until("all has arrived", lambda: raw.unacknowledged(leaver.socket) == 0)
     wait_until("it is being answered", lambda: workers.count("bytes_out") > len(BLOCK))
     workers.wait_still()
     before = workers.counts()

@@ -27,6 +27,7 @@ from fastlog.workers.coordinator.loop import Loop
 from fastlog.workers.coordinator.process import Answer, Coordinator
 from fastlog.workers.net.handover import HandOver
 from tests import toy_protocol
+from tests.harness import raw_client as raw
 from tests.harness.broker import wait_until
 from tests.harness.calls import Call, read_calls
 from tests.harness.processor import Processor
@@ -559,6 +560,8 @@ def test_an_answer_before_the_end_of_its_request_is_none(served: Place) -> None:
         came += len(piece) - HEAD_BYTES
         if head.place == 0:
             running.coordinator.send(Head(head.number, head.connection, 0, 0, 5, 0).pack() + b"early")
+            # before there is room for the rest of the request
+            wait_until("it is taken", lambda: not raw.unacknowledged(running.coordinator))
     sending.join(PATIENCE)
     running.coordinator.send(Head(head.number, head.connection, 0, 0, 5, 0).pack() + b"RIGHT")
     assert received(client, 5) == b"RIGHT"
