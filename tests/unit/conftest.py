@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from fastlog.log import _files
 from tests.harness.fake_session import FakeZooKeeper
 from tests.harness.groups import Cluster, Member, fake_member
+
+
+@pytest.fixture
+def no_faults() -> Iterator[None]:
+    """Named faults that a test arms in its own process end with it."""
+    yield
+    _files.arm("", "test")
 
 
 @pytest.fixture

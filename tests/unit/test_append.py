@@ -6,7 +6,6 @@ import errno
 import itertools
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,14 +31,9 @@ from tests.harness.shared_log import (
 )
 from tests.harness.timing import sooner_than, undisturbed
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(12)
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 # -- rolling -----------------------------------------------------------------------------------------------------------

@@ -5,12 +5,12 @@ As ``test_log_power_loss.py`` tries it for the log of messages; here with the fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fastlog.log import _files, kafka_files
+from fastlog.log import kafka_files
 from fastlog.log._append import roll_now
 from fastlog.log.files import FileOps
 from fastlog.log.metadata import CREATED, CREATING, Topic
@@ -20,14 +20,9 @@ from tests.harness.shared_log import DONE
 from tests.harness.stored_batches import Batch, batch
 from tests.unit.test_record_batch_log import TOPIC_ID, BatchLog
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 SMALL_SEGMENTS = {"log.file.size": "10000"}
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 @pytest.fixture

@@ -19,11 +19,7 @@ from fastlog.workers.coordinator.frames import Frame
 from tests.harness import today
 from tests.harness.coordinated import Coordinated
 
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    yield
-    _files.arm("", "test")
+pytestmark = pytest.mark.usefixtures("no_faults")
 
 
 @pytest.fixture

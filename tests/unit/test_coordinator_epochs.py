@@ -18,14 +18,10 @@ from fastlog.workers.coordinator.requests.offset_for_leader_epoch import end_of_
 from tests.harness.coordinated import Coordinated
 from tests.unit.test_coordinator_records import append, flush
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 FORMER = [(0, 0), (2, 10), (5, 10), (6, 30)]
 """As stops leave them: numbers are left out where nothing was appended."""
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    yield
-    _files.arm("", "test")
 
 
 @pytest.fixture

@@ -19,11 +19,7 @@ from tests.harness.coordinated import Coordinated
 from tests.harness.shared_log import DONE
 from tests.harness.stored_batches import batch
 
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    yield
-    _files.arm("", "test")
+pytestmark = pytest.mark.usefixtures("no_faults")
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import logging
 import select
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fastlog.log import _files, deletion
+from fastlog.log import deletion
 from fastlog.log._append import Appender, append_bytes, end_life
 from fastlog.log._arena import STATE_OFFLINE
 from fastlog.log._flush import flush_now, make_partition_flusher
@@ -41,12 +40,7 @@ from tests.harness.deleted_site import COUNT, NEW, SEGMENT, SLOTS, Site, held
 from tests.harness.shared_log import LIMITS
 from tests.harness.stopped import stopped_at
 
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
+pytestmark = pytest.mark.usefixtures("no_faults")
 
 
 @pytest.fixture

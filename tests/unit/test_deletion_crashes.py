@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastlog.log import _files, deletion
+from fastlog.log import deletion
 from fastlog.log._append import Appender
 from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
@@ -28,12 +28,7 @@ from tests.harness.deleted_site import COUNT, NEW, SEGMENT, SLOTS, Site, held, s
 from tests.harness.power import Disk, Step, WrittenDown, after_power_loss
 from tests.harness.shared_log import in_child
 
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
+pytestmark = pytest.mark.usefixtures("no_faults")
 
 
 @pytest.fixture

@@ -33,15 +33,10 @@ from tests.harness.shared_log import (
     wait_until,
 )
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(12)
 RESERVED = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 def reserved(path: Path) -> int:

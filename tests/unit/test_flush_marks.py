@@ -6,7 +6,7 @@ import errno
 import os
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,14 +26,9 @@ from tests.harness import logs
 from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import SharedLog, in_child, message
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(12)
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 def in_doubt(directory: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,16 +19,12 @@ from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.manual_clock import ManualClock
 from tests.harness.shared_log import SharedLog, in_child, message
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(20)
 PART = raw_format.entry(b"one of five") * 5
 ENTRY_BYTES = len(PART) // 5
 TORN = raw_format.entry(b"cut short")[:-3]
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    yield
-    _files.arm("", "test")
 
 
 @pytest.fixture

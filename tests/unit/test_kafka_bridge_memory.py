@@ -29,6 +29,8 @@ from tests.harness.workers import Workers
 from tests.unit.test_kafka_bridge import read
 from tests.unit.test_upconvert import records_of
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 BUDGET = 1 << 20
 MEGABYTE = 1 << 20
 LARGEST = 3 * MEGABYTE + 1000
@@ -44,13 +46,6 @@ KEPT = 8
 def workers(tmp_path: Path) -> Iterator[Workers]:
     with Workers(tmp_path, partitions=2, request_memory_bytes=BUDGET, max_message_bytes=LARGEST) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 def write(workers: Workers, data: bytes, partition: int = 0) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,10 @@ from tests.harness.broker import wait_until
 from tests.harness.today_client import Client, batch, values_of
 from tests.harness.workers import Workers, drain
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ONE = batch(b"one")
 HOURS_MS = 4 * 3_600_000
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 def produce(acks: int = 1, records: bytes = ONE) -> bytes:

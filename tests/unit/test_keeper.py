@@ -9,7 +9,6 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -38,14 +37,10 @@ from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import DONE, FULL, in_child, message, start, wait, wait_until
 from tests.harness.timing import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(14)
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    yield
-    _files.arm("", "test")
 
 
 @pytest.fixture(autouse=True)

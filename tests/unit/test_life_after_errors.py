@@ -17,6 +17,8 @@ from fastlog.log import _files
 from tests.harness import raw_client as raw
 from tests.harness.workers import Workers, drain, is_silent
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 GOOD, BAD = raw.entry(b"good"), raw.entry(b"bad", crc=1)
 LARGE = raw.entry(bytes(40_000))
 SQUEEZED = raw.wrapper(raw.entry(bytes(400_000)) * 4 + BAD, raw.GZIP)
@@ -115,12 +117,6 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
         assert client.produce_ack("large", 0, LARGE * 10, raw.FLUSHED).error == 0
         assert client.fetch("t", 0, 0).error == 0
         yield running
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    yield
-    _files.arm("", "test")
 
 
 def check_all_is_well(client: raw.RawClient) -> None:

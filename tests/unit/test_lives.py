@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,7 @@ from tests.harness.shared_log import (
 )
 from tests.harness.stopped import stopped_at
 
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
+pytestmark = pytest.mark.usefixtures("no_faults")
 
 
 # -- one slot ----------------------------------------------------------------------------------------------------------

@@ -27,12 +27,7 @@ from tests.harness.shared_log import (
 from tests.harness.stopped import stands_still, stopped_at
 from tests.harness.workers import Workers, is_silent
 
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
+pytestmark = pytest.mark.usefixtures("no_faults")
 
 
 # -- the flusher -------------------------------------------------------------------------------------------------------

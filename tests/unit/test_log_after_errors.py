@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,18 +24,13 @@ from tests.harness.logs import QuickFiles
 from tests.harness.manual_clock import ManualClock
 from tests.harness.shared_log import BUSY, DONE, FAILED, OFFLINE, SharedLog, in_child, message
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(12)
 CALLS = ["open", "pwrite", "ftruncate", "fdatasync", "fsync", "rename", "mark", "fallocate", "sync_file_range"]
 ERRORS = ["EIO", "ENOSPC", "EMFILE", "EACCES"]
 MOST_CALLS = 60
 CUT = "cutting back a failed write failed"  # what came before is flushed and shown
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 class Life:

@@ -12,7 +12,6 @@ import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.errors import OffsetOutOfRangeError
-from fastlog.log import _files
 from fastlog.log._append import Appender, append_bytes, end_life, roll_now
 from fastlog.log._arena import Arena
 from fastlog.log._flush import flush_now, make_partition_flusher, release_now, run_ahead_now
@@ -36,17 +35,12 @@ from tests.harness.shared_log import (
 )
 from tests.harness.stopped import stopped_at
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(12)
 OTHER = message(20, b"o")
 LOST = message(40, b"l")
 KILLED = -9
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 def die(log: SharedLog, rules: str, data: bytes = LOST, count: int = 3) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fastlog.errors import OffsetOutOfRangeError
-from fastlog.log import _files
 from fastlog.log._append import roll_now
 from fastlog.log._flush import make_partition_flusher, release_now, run_ahead_now
 from fastlog.log._segments import locate_offset
@@ -22,15 +21,10 @@ from tests.harness.calls import recorded_calls
 from tests.harness.shared_log import BUSY, DONE, SharedLog, message, start_flusher, stop, wait_until
 from tests.harness.stopped import stands_still, stopped_at
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(12)
 OTHER = message(20, b"o")
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 def flushed(log: SharedLog) -> tuple[int, int]:

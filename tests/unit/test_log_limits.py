@@ -8,7 +8,6 @@ import itertools
 import random
 import select
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,16 +36,11 @@ from tests.harness.shared_log import (
 from tests.harness.stopped import stopped_at
 from tests.harness.timing import undisturbed
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(12)
 MAX_OFFSET = 2**63 - 1
 MIB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 # -- segments ----------------------------------------------------------------------------------------------------------

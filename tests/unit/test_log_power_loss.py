@@ -6,14 +6,13 @@ Every choice that a file system has is tried (``tests/harness/power.py``), of wh
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fastlog.config import BrokerConfig
-from fastlog.log import _files
 from fastlog.log._append import roll_now
 from fastlog.log._arena import Arena
 from fastlog.log._shared_memory import FIRST_PROCESSOR
@@ -35,19 +34,14 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.power import Disk, Left, Step, WrittenDown, after_power_loss, steps_of
 from tests.harness.shared_log import DONE, SharedLog, message
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(20)
 PARTS = [b"".join(raw_format.entry(b"part %d entry %d" % (part, n)) for n in range(4)) for part in range(4)]
 SIZE = len(PARTS[0])
 ENTRY_BYTES = SIZE // 4
 BROKEN = PARTS[1][: ENTRY_BYTES + 20] + b"?" + PARTS[1][ENTRY_BYTES + 21 :]
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 @pytest.fixture

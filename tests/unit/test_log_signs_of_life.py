@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,9 @@ from tests.harness.single_steps import seen_between_instructions, single_steps
 from tests.harness.stopped import stopped_at
 from tests.harness.timing import undisturbed
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(12)
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 # -- waiting for a disk ------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,13 +38,9 @@ from tests.harness.stored_batches import batch
 from tests.unit.test_manager import manager_of
 from tests.unit.test_record_batch_log import TOPIC_ID, BatchLog
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 PLACE = ("t", 0)
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    yield
-    _files.arm("", "test")
 
 
 def filled(directory: Path, batches: int = 12) -> BatchLog:

@@ -6,7 +6,7 @@ import os
 import select
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 
 from fastlog.config import BrokerConfig
 from fastlog.errors import InvalidTopicError, LogError, WrongPartitionError
-from fastlog.log import _files
 from fastlog.log._append import Appender, append_batch, append_bytes
 from fastlog.log._arena import STATE_OFFLINE, Arena
 from fastlog.log._flush import flush_now, make_partition_flusher
@@ -33,14 +32,10 @@ from tests.harness.faulty_files import FaultyFileOps
 from tests.harness.shared_log import SharedLog, in_child, message, start, stop
 from tests.harness.stored_batches import batch
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(14)
 NEW_FILES = {"00000000000000000000.kafka", "fastlog.json", ".flushed-00000000000000000000"}
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    yield
-    _files.arm("", "test")
 
 
 def manager_of(

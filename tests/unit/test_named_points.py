@@ -6,7 +6,6 @@ import errno
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,10 @@ from tests.harness.checkout import ROOT
 from tests.harness.shared_log import DONE, FAILED, SharedLog, in_child, message
 from tests.harness.stopped import stands_still, stopped_at
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 ENTRY = message(12)
 POINTS = sorted(name for name in _files.OPS if "." in name)
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 def failures(rules: str, role: str = "processor-0", calls: int = 6) -> list[int]:

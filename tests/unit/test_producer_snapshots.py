@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fastlog.log import _files, producer_snapshots
+from fastlog.log import producer_snapshots
 from fastlog.log._producer_table import ProducerTable, SnapshotEntry
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_number
@@ -24,15 +23,10 @@ from tests.harness.shared_log import DONE
 from tests.harness.stored_batches import batch
 from tests.unit.test_record_batch_log import BatchLog
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 DUPLICATE, OUT_OF_SEQUENCE = 6, 7
 NOW_MS = 1_800_000_000_000
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 class Numbered(BatchLog):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fastlog.log import _files, producer_snapshots
+from fastlog.log import producer_snapshots
 from fastlog.log._append import end_life
 from fastlog.log.files import FileOps
 from fastlog.log.log_starts import write_log_starts
@@ -26,12 +25,7 @@ from tests.harness.stored_batches import batch
 from tests.harness.timing import patch_time
 from tests.unit.test_producer_snapshots import DUPLICATE, Numbered
 
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
+pytestmark = pytest.mark.usefixtures("no_faults")
 
 
 def keeper_of(log: Numbered, files: FileOps | None = None) -> Keeper:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,12 @@ from tests.harness.shared_log import DONE, FAILED, LIMITS, in_child
 from tests.harness.single_steps import seen_between_instructions, single_steps
 from tests.harness.stored_batches import batch
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 DUPLICATE, OUT_OF_SEQUENCE, OLD_EPOCH = 6, 7, 8
 LARGEST = 2**31 - 1
 KILLED = -9
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    """What a test arms ends with it."""
-    yield
-    _files.arm("", "test")
 
 
 class Log:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fastlog.log import _files
 from fastlog.log._flush import flush_now, make_partition_flusher
 from fastlog.log.files import FileOps
 from fastlog.log.formats import record_batches
@@ -22,13 +20,9 @@ from tests.harness.shared_log import DONE
 from tests.harness.stored_batches import batch
 from tests.unit.test_record_batch_log import BatchLog, some_batches
 
+pytestmark = pytest.mark.usefixtures("no_faults")
+
 READ_ONLY = 1
-
-
-@pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
-    yield
-    _files.arm("", "test")
 
 
 def kept(log: BatchLog) -> SideFile:
