@@ -149,11 +149,12 @@ class Mirror:
         now = time.monotonic()
         if not target or (state == self._checked and now < self._check_again):
             return
+        if state != self._checked:
+            self._wait_until = now + _LOOKUP_PATIENCE
         names = {address: _places(address) for known in (target, *sources) for address in known.values()}
         unknown = [str(address) for address, found in sorted(names.items()) if not found]
         if unknown:
             limited_log.warning("names", "cannot be looked up: %s", ", ".join(unknown))
-            self._wait_until = self._wait_until or now + _LOOKUP_PATIENCE
         waits = now < self._wait_until and bool(unknown)
         of_target = {place for address in target.values() for place in (address, *names[address])}
         for source, addresses in zip(self.sources, sources, strict=True):

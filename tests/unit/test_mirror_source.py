@@ -6,6 +6,7 @@ import itertools
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -112,6 +113,46 @@ def test_what_cannot_be_looked_up_now_may_be_the_target(
         mirror.stop()
         found.target = target
     assert found.sources["one"].logs["t", 0] == SET
+
+
+def test_a_source_that_begins_later_is_waited_for_as_long(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the time for names that could not be looked up at the beginning is over by then."""
+    monkeypatch.setattr(mirror_module, "_CHECK_SECONDS", 0.01)
+    later = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later[0], sleep=time.sleep)
+    monkeypatch.setattr(mirror_module, "time", clock)
+    fails = [6]
+
+    def resolve(address: Address, timeout: float) -> list[Any]:
+        if fails[0]:
+            fails[0] -= 1
+            raise OSError(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return addresses.resolve(address, timeout)
+
+    monkeypatch.setattr(mirror_module, "resolve", resolve)
+    found = site(names=("one", "two"), consumer={"zk.connectiontimeout.ms": "50"})
+    monkeypatch.setattr(source_module, "_RETRY_SECONDS", 0.01)
+    target, found.target = found.target, found.sources["two"]
+    found.put(SET)
+    for name in ("one", "two"):
+        found.show("t", name)
+    found.trees["two"].is_silent = True
+    config = found.config()
+    object.__setattr__(config.target.producer, "broker_list", f"0:localhost:{found.target.port}")
+    mirror = Mirror(config)
+    mirror.start()
+    try:
+        wait_until("the first one is forwarded", lambda: found.target.logs.get(("t", 0)) == SET)
+        later[0], fails[0] = 100.0, 6
+        found.trees["two"].is_silent = False
+        with pytest.raises(ConfigError, match="two is the target itself"):
+            mirror.wait(PATIENCE)
+    finally:
+        mirror.stop()
+        found.target = target
+    assert found.sources["two"].logs["t", 0] == SET
 
 
 def test_a_name_that_nobody_knows_is_not_waited_for_for_ever(
