@@ -107,6 +107,7 @@ def test_a_group_is_shown(broker: RunningBroker, tools: Tools, end: int) -> None
         wait_until("both read", lambda: len(first.owned) == 2 and second.wait_assigned(0) and not second.owned)
         listed = [row for row in tools("groups", "--json").rows if row["group"] == "shown"]
         places = [TopicPartition("logs", PartitionId(3, number)) for number in (0, 1)]
+        wait_until("where they began is saved", lambda: first.committed.keys() == set(places))
         first.commit_offsets({places[0]: 0, places[1]: end})
         assert [dict(row, committed=0) for row in listed] == [
             {"group": "shown", "members": 2, "topics": ["logs"], "owned": 2, "unowned": 0, "committed": 0}

@@ -304,6 +304,7 @@ def test_a_session_that_is_lost_brings_again_what_was_not_committed(site: Callab
         wait_until("all was acknowledged", lambda: source.totals.entries == 20)
         consumer = source.consumer
         assert consumer is not None
+        wait_until("where it began is saved", lambda: found.committed() is not None)
         consumer.commit_offsets({next(iter(consumer.offsets)): 5 * ENTRY})
         wait_until("it is saved", lambda: found.committed() == 5 * ENTRY)
         tree = found.trees["one"]
