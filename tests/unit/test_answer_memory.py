@@ -106,6 +106,28 @@ def test_large_answers_over_budget_are_made_one_at_a_time(workers: Workers) -> N
     wait_until("all is given back", lambda: answer_bytes(workers) == 0)
 
 
+def test_large_metadata_of_today_over_budget_is_answered_one_at_a_time(workers: Workers) -> None:
+    def asking(names: int) -> bytes:
+        return today.request(today.METADATA, 5, {"topics": [{"name": "t"}] * names, "allow_auto_topic_creation": False})
+
+    with ExitStack() as stack:
+        fill(workers, stack)
+        workers.wait_still()
+        first, second = (stack.enter_context(workers.connect_narrow()) for _ in range(2))
+        first.send_raw(asking(9_999))
+        wait_until("it has its answer", lambda: workers.held()["over budget"] == 1)
+        workers.wait_still()
+        second.send_raw(asking(9_999))
+        workers.wait_still()
+        with workers.connect() as other:
+            other.send_raw(asking(1))
+            assert other.recv_frame()
+        assert is_silent(second)
+        whole = [client.recv_frame() for client in (first, second)]
+        assert whole[0] == whole[1] and len(whole[0]) > BUDGET
+    wait_until("all is given back", lambda: answer_bytes(workers) == 0)
+
+
 @pytest.mark.parametrize("what", ["metadata", "cut points", "local read", "multifetch", "today's produce"])
 def test_what_is_reserved_for_an_answer_is_given_back(workers: Workers, what: str) -> None:
     """As much as was taken, while the connection goes on."""
