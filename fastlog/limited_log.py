@@ -1,4 +1,4 @@
-"""Log lines about what may go wrong a thousand times: each kind at most once in ten seconds."""
+"""Log lines about what may go wrong a thousand times: each kind at most once in ten seconds, until it is over."""
 
 from __future__ import annotations
 
@@ -36,3 +36,7 @@ class LimitedLog:
         text = printable(message % arguments if arguments else message, "\n", _MOST_CHARACTERS)
         more = f" (and {left_out} more like it)" if left_out else ""
         self._logger.log(level, "%s%s", text, more)
+
+    def over(self, kind: str) -> None:
+        """It goes well again: the next one of its kind is logged at once."""
+        self._seen.pop(kind, None)

@@ -36,6 +36,7 @@ from fastlog.errors import (
     OffsetOutOfRangeError,
     error_for,
 )
+from fastlog.limited_log import LimitedLog
 from fastlog.retry import Backoff, pause_after
 from fastlog.wire import requests, responses
 
@@ -47,7 +48,6 @@ RESET_TIMES = {"smallest": EARLIEST, "largest": LATEST}
 _HOLD_SECONDS = 5.0
 _LEAST_PAUSE = 0.02
 _STAND_BY_SECONDS = 0.05
-_LOG_SECONDS = 10.0
 _LOG_KNOWN_SECONDS = 30.0
 _MOST_LOCAL = 2  # a file is there at once, and what is read far ahead has left the cache when its turn comes
 _OFFSETS_ANSWER_BYTES = 1024
@@ -97,7 +97,7 @@ class Fetch:
         self._failures = 0
         self._jumps = 0
         self._failing_since: float | None = None
-        self._logged = 0.0
+        self._warnings = LimitedLog(log)
         self._reported: tuple[int, type] | None = None
 
     def __repr__(self) -> str:
@@ -372,6 +372,7 @@ class Fetch:
 
     def _answered(self, reader: AnyReader, chunk: AnyChunk | None) -> None:
         if self._failures:
+            self._warnings.over("failed")
             log.info("partition=%s is read again from offset=%d", self.place.source, self._offset)
         self._has_answered = True
         self._failures = self._jumps = 0
@@ -396,16 +397,14 @@ class Fetch:
         self._error = error
         self.at_end = False
         self._failing_since = self._failing_since or time.time()
-        now = time.monotonic()
-        if self._failures == 1 or now - self._logged >= _LOG_SECONDS:
-            self._logged = now
-            log.warning(
-                "partition=%s offset=%d failures=%d: %s",
-                self.place.source,
-                self._offset,
-                self._failures,
-                "; ".join(str(error).splitlines()),
-            )
+        self._warnings.warning(
+            "failed",
+            "partition=%s offset=%d failures=%d: %s",
+            self.place.source,
+            self._offset,
+            self._failures,
+            "; ".join(str(error).splitlines()),
+        )
         if isinstance(error, _OF_THE_DATA) and self._reported != (self._offset, type(error)):
             self._reported = (self._offset, type(error))
             self._put(Failure(error))

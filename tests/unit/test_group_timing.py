@@ -548,6 +548,11 @@ def test_each_kind_of_line_comes_once_in_ten_seconds_and_says_what_was_left_out(
     assert len(found.lines) == 1026 and len(rare._seen) <= 1024
     rare.warning("1025", "x")
     assert len(found.lines) == 1026
+    rare.over("1025")
+    rare.over("never logged")
+    rare.warning("1025", "at once")
+    rare.warning("1025", "x")
+    assert found.lines[1026:] == ["at once"]
     rare.warning("long", "%s", "y" * 5000 + "\x1b")
     assert len(found.lines[-1]) <= 2100 and "\x1b" not in found.lines[-1]
 
