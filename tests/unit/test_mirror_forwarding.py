@@ -147,6 +147,7 @@ def test_what_is_not_acknowledged_is_never_committed(site: Callable[..., Site]) 
     mirror.start()
     try:
         found.wait_committed(10 * ENTRY)
+        found.wait_stored(len(SET))
         assert found.stored() == SET
         assert mirror.stop(0.1) == ["one: not all was acknowledged"]
         assert found.committed() == 10 * ENTRY
