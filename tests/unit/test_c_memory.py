@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,8 +30,10 @@ pytestmark = about_memory
 
 LIVES = 30
 WARM_UP = 5
+SERIES = 4
+"""What a life leaves it leaves in each series; Python's own tables, and those of what else runs here, grow in one."""
 MOST_GROWTH_BYTES = 64 * LIVES
-"""Python's own tables grow now and then; each life below has more than that to lose in each of its pieces."""
+"""Each life below has more than that to lose in each of its pieces."""
 
 
 class _Info(ctypes.Structure):
@@ -123,5 +126,8 @@ def test_a_life_leaves_no_memory(live: Callable[[Path], None], tmp_path: Path) -
         return bytes_in_use()
 
     lives(WARM_UP)
-    before = bytes_in_use()
-    assert lives(LIVES) - before <= MOST_GROWTH_BYTES
+    in_use = [bytes_in_use()]
+    while len(in_use) <= SERIES and (len(in_use) < 2 or in_use[-1] - in_use[-2] > MOST_GROWTH_BYTES):
+        in_use.append(lives(LIVES))
+    growth = [after - before for before, after in itertools.pairwise(in_use)]
+    assert min(growth) <= MOST_GROWTH_BYTES, growth
