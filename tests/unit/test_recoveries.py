@@ -79,6 +79,13 @@ class Case:
         assert found is not None
         return found
 
+    def turn_until_taken_out(self) -> None:
+        """Take turns until the partition lives no longer, and many more."""
+        life = self.view.life
+        while self.view.life == life:
+            self.turn_until(turns=1)
+        self.turn_until(turns=300)
+
     def turn_until(self, state: int | None = None, *, turns: int = 10_000) -> None:
         """Take turns until the partition lives with that state, or so often."""
         deadline = time.monotonic() + PATIENCE
@@ -177,7 +184,7 @@ def test_the_flusher_must_be_past_it_first(case: Case) -> None:
     case.arena.see(FLUSHER, case.arena.change_count)
     before = case.view.life
     case.recoveries.consider(case.view)
-    case.turn_until(turns=300)
+    case.turn_until_taken_out()
     assert case.view.life == before + 1
     assert case.files.again == []
     case.arena.see(FLUSHER, case.arena.change_count)
@@ -216,7 +223,7 @@ def test_it_may_be_left_to_the_next_start(case: Case) -> None:
 def test_the_next_keeper_goes_on_with_what_was_taken_out(case: Case) -> None:
     case.arena.see(FLUSHER, case.arena.change_count)
     case.recoveries.consider(case.view)
-    case.turn_until(turns=300)
+    case.turn_until_taken_out()
     assert len(case.arena.returning()) == 1
     appender = Appender(case.arena, SegmentFiles(case.arena, 4), KEEPER)
     case.recoveries = Recoveries(case.arena, appender, case.manager, case.files, RETRY_SECONDS)

@@ -491,6 +491,9 @@ def test_who_waits_for_the_memory_of_an_answer_stays(tmp_path: Path) -> None:
                 second.send_raw(asked)
                 wait_until("it is the one over the budget", lambda: workers.held()["over budget"] == 1)
                 last.send_raw(asked)
+                while is_silent(second):
+                    first.recv_exactly(1024)
+                    pace.step()
                 for _ in range(12):
                     for taking in (first, second):
                         taking.recv_exactly(4096)
