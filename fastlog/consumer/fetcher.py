@@ -358,6 +358,7 @@ class Fetch:
         self.is_starved = False
         self._driven_at = time.monotonic()
         with self._left_to_the_stream():
+            self._wake()  # it may have come before the reading was given back, and waits for what nobody fetches
             while not self._is_stopped and (left := self._driven_at + _STAND_BY_SECONDS - time.monotonic()) > 0:
                 self._handover.wait(left)
 

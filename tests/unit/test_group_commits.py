@@ -272,7 +272,7 @@ def test_where_a_partition_begins_is_committed_at_once(
         member.settled().readers.consume(part("1-0"), 700)
         member.group.note_begin(part("1-0"))
         wait_until("committed", lambda: committed(tree, "1-0") == b"700")
-        assert member.group.committed == {part("1-0"): 700}
+        wait_until("known", lambda: member.group.committed == {part("1-0"): 700})
         assert committed(tree, "1-1") is None  # its broker has not said yet
         session = member.group.session_id
         assert session is not None
