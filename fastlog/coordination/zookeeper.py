@@ -168,7 +168,8 @@ class ZooKeeperSession:
     @property
     def is_connected(self) -> bool:
         """Whether a server answers; while False, the session may have ended without this process knowing."""
-        return not self._lost.is_set() and self._client.state == KazooState.CONNECTED
+        # Not its ``state``, which follows: who was let on by a connection, or failed by its loss, may look before that.
+        return not self._lost.is_set() and bool(self._client.connected)
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         """Make a node, and its parents as needed. Raises ``NodeExistsError``."""

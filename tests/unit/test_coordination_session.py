@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from fastlog.coordination import zookeeper
 from fastlog.coordination.session import NodeExistsError, NoNodeError, SessionLostError, UnknownHostError, VersionError
@@ -287,8 +288,7 @@ def test_changes_of_the_connection_are_told(server: WireZooKeeper, caplog: pytes
     )
     session.get("/a")
     server.cut()
-    wait_until(lambda: len(states) >= 2 and session.is_connected)
-    assert states[0] is False and states[-1] is True
+    wait_until(lambda: False in states and states[-1])
     assert [message.split()[0] for message in caplog.messages] == ["event=zookeeper_connection_lost"]
     before = len(states)
     session.close()
@@ -407,6 +407,21 @@ def test_who_is_not_wanted_any_more_stops_waiting() -> None:
         with sooner_than(PATIENCE), pytest.raises(CoordinationError):
             ZooKeeperSession(server.connect, session_timeout=600, connection_timeout=600, is_wanted=is_wanted)
         assert len(asked) == 4
+
+
+def test_it_is_connected_as_soon_as_it_is_there(server: WireZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though kazoo tells its listeners later."""
+    told, change = threading.Event(), KazooClient._make_state_change
+
+    def late(client: KazooClient, state: str) -> None:
+        told.wait(PATIENCE)
+        change(client, state)
+
+    monkeypatch.setattr(KazooClient, "_make_state_change", late)
+    with ZooKeeperSession(server.connect) as session:
+        is_connected = session.is_connected
+        told.set()
+    assert is_connected
 
 
 def test_a_greeting_that_is_swallowed_is_sent_again_soon(server: WireZooKeeper) -> None:

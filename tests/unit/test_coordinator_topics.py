@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.internal_logs import newest_snapshot
 from fastlog.log.kafka_files import read_topic_id
-from fastlog.log.manager import LogManager
+from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.metadata import CREATING, Topic, read_metadata, topic_change
 from fastlog.log.metadata import TOPIC as METADATA_TOPIC
 from fastlog.log.slots import SlotView
@@ -600,7 +601,11 @@ def test_whoever_makes_the_first_partition_has_the_name(running: Coordinated) ->
     theirs = uuid.uuid4().bytes
     row = {"name": "t", "num_partitions": 3, "replication_factor": 1, "assignments": (), "configs": ()}
     asked = running.begin_to_ask(19, 7, topics=[row], timeout=30_000, validate_only=False)
-    running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=theirs)
+    made = False
+    while not made:
+        with suppress(CreationBusyError):  # the coordinator looks whether the topic is there
+            running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=theirs)
+            made = True
     running.turn_until("an answer", lambda: bool(asked))
     assert asked[0].topics[0].error_code == Code.TOPIC_ALREADY_EXISTS
     assert {view.topic_id for view in running.topics.partitions("t")} == {theirs}

@@ -132,6 +132,7 @@ def test_a_session_that_is_over_is_followed_by_another(tree: FakeZooKeeper) -> N
             tree.expire(found.session_id)
             show(tree.open(), 10 + turn, 9010)
             wait_until("it was seen", lambda broker=10 + turn: broker in found.view.addresses)  # type: ignore[misc]
+            wait_until("it was told", lambda before=before: len(views) > before)  # type: ignore[misc]
             assert len(views) == before + 1
         assert found.sessions == 4
     assert not found.session_id
