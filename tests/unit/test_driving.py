@@ -126,19 +126,23 @@ def test_who_comes_before_the_reading_is_given_back_drives_once_it_is(
     driven: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread says that it stands by, and the stream has used up what there was before it does."""
-    give, late = Fetch._left_to_the_stream, [3]
+    fetch, give, late = Fetch._fetch, Fetch._left_to_the_stream, [True]
+
+    def begins(self: Fetch, link: Any) -> None:
+        wait_until(lambda: self.is_starved)  # so that it has not fetched all before anybody wants it
+        fetch(self, link)
 
     def gives(self: Fetch) -> Any:
-        if self._is_paused or not late[0]:
-            return give(self)
-        late[0] -= 1
-        wait_until(lambda: self.is_starved)
+        if late and not self._is_paused:
+            late.clear()
+            wait_until(lambda: self.is_starved)
         return give(self)
 
+    monkeypatch.setattr(Fetch, "_fetch", begins)
     monkeypatch.setattr(Fetch, "_left_to_the_stream", gives)
     with reading() as (_, made):
         assert payloads(made.stream()) == MANY
-    assert late[0] < 3 and driven.by_stream
+    assert not late and driven.by_stream
 
 
 def test_one_that_is_slow_finds_its_queue_filled(driven: Driven) -> None:
