@@ -1,4 +1,4 @@
-"""``python -m tests.harness.object_proxy PORT TARGET``: an HTTP proxy on loopback that makes the faults it is told.
+"""``python -m tests.harness.object_proxy FD TARGET``: an HTTP proxy on loopback that makes the faults it is told.
 
 A fault happens to whole requests: it knows where one begins and ends, and nothing of what it means.
 """
@@ -172,8 +172,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    port, Handler.target = map(int, sys.argv[1:])
-    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    """Serve on the socket with the first argument's descriptor, which listens, before the port of the second one."""
+    listening, Handler.target = map(int, sys.argv[1:])
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = socket.socket(fileno=listening)
+    server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
@@ -25,6 +24,13 @@ BUCKET = "bucket"
 SECRET = "a-key-that-nobody-may-read"
 CONTROL, UNDER_WAY = "/-/faults", "/-/under-way"
 _SECONDS = 60.0
+_ACCOUNT = """
+import sys
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+application = DomainDispatcherApplication(create_backend_app)
+make_server("127.0.0.1", 0, application, threaded=True, fd=int(sys.argv[1])).serve_forever()
+"""
 
 
 class ObjectStore:
@@ -97,40 +103,24 @@ class ObjectStore:
 def open_object_store() -> Iterator[ObjectStore]:
     """A store with an empty bucket, while the ``with`` block lasts."""
     processes: list[subprocess.Popen[Any]] = []
-    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    ports = [_free_port(), _free_port()]
     # The account is moto's own business: it asks nobody else, whatever the machine has in its environment.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+
+    def serve(listening: socket.socket, *command: str) -> None:
+        handle = listening.fileno()
+        quiet: dict[str, Any] = {name: subprocess.DEVNULL for name in ("stdin", "stdout", "stderr")}
+        arguments = [sys.executable, *command[:2], str(handle), *command[2:]]
+        processes.append(subprocess.Popen(arguments, cwd=ROOT, env=environment, pass_fds=[handle], **quiet))
+
     try:
-        moto = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(ports[0])]
-        processes.append(subprocess.Popen(moto, env=environment, **quiet))
-        proxy = [sys.executable, "-m", "tests.harness.object_proxy", str(ports[1]), str(ports[0])]
-        processes.append(subprocess.Popen(proxy, cwd=ROOT, env=environment, **quiet))
-        for port, process in zip(ports, processes, strict=True):
-            _wait_listening(port, process)
-        store = ObjectStore(ports[1])
+        # They listen before there is who answers: a port that was only looked for may be somebody else's by then.
+        with socket.create_server(("127.0.0.1", 0)) as account, socket.create_server(("127.0.0.1", 0)) as proxy:
+            serve(account, "-c", _ACCOUNT)
+            serve(proxy, "-m", "tests.harness.object_proxy", str(account.getsockname()[1]))
+            store = ObjectStore(proxy.getsockname()[1])
         store._request("PUT", f"/{BUCKET}")
         yield store
     finally:
         for process in processes:
             process.kill()
             process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
-
-
-def _wait_listening(port: int, process: subprocess.Popen[Any]) -> None:
-    end = time.monotonic() + _SECONDS
-    while time.monotonic() < end:
-        assert process.poll() is None, f"{process.args} has ended"
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError(f"{process.args} does not listen")
