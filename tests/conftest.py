@@ -39,7 +39,7 @@ settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--core`` leaves out what needs a Java; ``scripts/test --again`` asks for the names of what failed."""
+    """``--core`` leaves out what needs a Java; ``scripts/test --again`` and ``tests.mutants`` ask for what failed."""
     parser.addoption("--core", action="store_true", help="leave out the tests that need a Java")
     parser.addoption(
         "--failed-tests", type=Path, metavar="FILE", help="write the names of tests that failed, at the end"

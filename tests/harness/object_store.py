@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 from tests.harness.broker import wait_until
@@ -118,7 +118,10 @@ def open_object_store() -> Iterator[ObjectStore]:
             serve(account, "-c", _ACCOUNT)
             serve(proxy, "-m", "tests.harness.object_proxy", str(account.getsockname()[1]))
             store = ObjectStore(proxy.getsockname()[1])
-        store._request("PUT", f"/{BUCKET}")
+        try:
+            store._request("PUT", f"/{BUCKET}")
+        except (OSError, HTTPException, AssertionError) as error:
+            raise AssertionError([f"{each.args}: {each.poll()}" for each in processes]) from error
         yield store
     finally:
         for process in processes:

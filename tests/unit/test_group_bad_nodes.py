@@ -73,6 +73,7 @@ def test_a_topic_that_the_own_filter_has_no_end_for_is_an_error_and_no_end(
         tree.write(f"/brokers/topics/{name}/1", b"1")
         wait_until("named", lambda: "too many steps" in str(member.group.error))
         wait_until("what is owned goes on", lambda: len(member.owned) == 4)  # not while it is not proven for too long
+        assert [what for what, _ in member.readers.moves] == ["take"] * 4
         tree.remove(f"/brokers/topics/{name}/1")
         tree.remove(f"/brokers/topics/{name}")
         member.settled()
