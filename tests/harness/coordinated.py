@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fastlog.config import BrokerConfig
+from fastlog.kafka_codes import Code
 from fastlog.log._append import Appender
 from fastlog.log._arena import Arena
 from fastlog.log._segments import SegmentFiles
@@ -99,6 +100,11 @@ class Coordinated:
     def turn_until(self, what: str, holds: Callable[[], bool]) -> None:
         wait_until(what, lambda: bool(self.turn()) or holds())
 
+    def recorded(self) -> dict[str, tuple[str, int]]:
+        """Phase and number of partitions of each topic, as the metadata log says."""
+        state = read_metadata([self.directory], FileOps())
+        return {name: (topic.phase, topic.partitions) for name, topic in state.topics.items()}
+
     # -- its client ----------------------------------------------------------------------------------------------------
 
     def begin_to_ask(self, key: int, version: int, /, **fields: Any) -> list[Any]:
@@ -133,6 +139,13 @@ class Coordinated:
         """The error code of DELETE_TOPICS for one topic."""
         (found,) = self.ask(20, 6, topics=[{"name": name, "topic_id": bytes(16)}], timeout=timeout).responses
         return int(found.error_code)
+
+    def producer_ids(self, count: int) -> list[int]:
+        """What so many INIT_PRODUCER_ID give."""
+        fields = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
+        found = [self.ask(22, 4, **fields) for _ in range(count)]
+        assert {(each.error_code, each.producer_epoch) for each in found} == {(Code.NONE, 0)}
+        return [each.producer_id for each in found]
 
 
 def encoded(key: int, version: int, fields: dict[str, Any]) -> bytes:

@@ -55,11 +55,6 @@ def ask(running: Coordinated, *names: str, version: int = 12) -> list[int]:
     return codes(answers[0])
 
 
-def recorded(running: Coordinated) -> dict[str, tuple[str, int]]:
-    state = read_metadata([running.directory], FileOps())
-    return {name: (topic.phase, topic.partitions) for name, topic in state.topics.items()}
-
-
 @pytest.mark.parametrize("version", range(1, 13))
 def test_a_topic_is_made_and_written_down_before_it_is_told(tmp_path: Path, version: int) -> None:
     with Coordinated(tmp_path / "log", partitions_by_topic={"t": 3}) as running:
@@ -67,7 +62,7 @@ def test_a_topic_is_made_and_written_down_before_it_is_told(tmp_path: Path, vers
         views = running.topics.partitions("t")
         assert len(views) == 3 and all(view.settled for view in views) and any(views[0].topic_id)
         assert len({view.topic_id for view in views}) == 1
-        assert recorded(running) == {"t": (CREATED, 3)}
+        assert running.recorded() == {"t": (CREATED, 3)}
         assert ask(running, "t", version=version) == [Code.NONE]
 
 
@@ -172,17 +167,17 @@ def test_whoever_takes_the_name_meanwhile_has_it(running: Coordinated) -> None:
     running.manager.create_partition("t", 0)
     running.turn_until("an answer", lambda: bool(answers))
     assert codes(answers[0]) == [Code.NONE]
-    assert recorded(running) == {} and running.topics.of_kafka07("t")
+    assert running.recorded() == {} and running.topics.of_kafka07("t")
 
 
 def test_who_waits_too_long_asks_again(running: Coordinated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_create, "WAIT_SECONDS", 0.0)
     assert ask(running, "t") == [Code.LEADER_NOT_AVAILABLE]
-    assert recorded(running) == {}, "nothing begins for who is not waited for"
+    assert running.recorded() == {}, "nothing begins for who is not waited for"
     monkeypatch.setattr(auto_create, "WAIT_SECONDS", 0.05)
     _files.arm("topic.made=slow:300", "test")
     assert ask(running, "t") == [Code.LEADER_NOT_AVAILABLE]
-    running.turn_until("it is made all the same", lambda: recorded(running) == {"t": (CREATED, 1)})
+    running.turn_until("it is made all the same", lambda: running.recorded() == {"t": (CREATED, 1)})
     _files.arm("", "test")
     running.turn_until("it can be seen", lambda: ask(running, "t") == [Code.NONE])
 
@@ -215,5 +210,5 @@ def test_a_disk_that_refuses_is_said_and_leaves_nothing(running: Coordinated) ->
     _files.arm("create.segment@1=EIO", "test")
     assert ask(running, "t") == [Code.KAFKA_STORAGE_ERROR]
     _files.arm("", "test")
-    running.turn_until("nothing is left", lambda: recorded(running) == {})
+    running.turn_until("nothing is left", lambda: running.recorded() == {})
     assert ask(running, "t") == [Code.NONE]

@@ -12,21 +12,14 @@ import pytest
 
 from fastlog.kafka_codes import Code
 from fastlog.log import _files
-from fastlog.log.deletion import leave_marker
 from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
-from fastlog.log.internal_logs import newest_snapshot
 from fastlog.log.kafka_files import read_topic_id
 from fastlog.log.manager import CreationBusyError, LogManager
 from fastlog.log.metadata import CREATING, Topic, read_metadata, topic_change
-from fastlog.log.metadata import TOPIC as METADATA_TOPIC
 from fastlog.log.slots import SlotView
-from fastlog.workers.child import Shared
-from fastlog.workers.coordinator import dispatch, internal_log
 from fastlog.workers.coordinator import topics as topics_module
-from fastlog.workers.coordinator.metadata_log import Work
 from fastlog.workers.coordinator.topic_settings import FIRST_OFFSETS
-from fastlog.workers.keeper import Keeper
 from tests.harness.coordinated import CLUSTER_ID, Coordinated
 
 
@@ -34,12 +27,6 @@ from tests.harness.coordinated import CLUSTER_ID, Coordinated
 def running(memory: Path) -> Iterator[Coordinated]:
     with Coordinated(memory / "log") as made:
         yield made
-
-
-def recorded(running: Coordinated) -> dict[str, tuple[str, int]]:
-    """Phase and number of partitions of each topic, as the metadata log says."""
-    state = read_metadata([running.directory], FileOps())
-    return {name: (topic.phase, topic.partitions) for name, topic in state.topics.items()}
 
 
 @pytest.mark.parametrize("version", range(2, 8))
@@ -54,7 +41,7 @@ def test_a_topic_is_made(running: Coordinated, version: int) -> None:
     if version >= 7:
         assert {view.topic_id for view in views} == {found.topic_id.bytes}
         assert read_topic_id(running.directory / "t-2", FileOps()) == found.topic_id.bytes
-    assert recorded(running) == {"t": ("created", 3)}
+    assert running.recorded() == {"t": ("created", 3)}
     assert all(view.dir_synced_tail > view.table_head for view in views), "a power loss could take it away"
 
 
@@ -147,7 +134,7 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(
 ) -> None:
     found = running.create(**{"name": "t", **given})  # type: ignore[arg-type]
     assert (found.error_code, bool(found.error_message)) == (code, True)
-    assert running.topics.names() == [] and recorded(running) == {}
+    assert running.topics.names() == [] and running.recorded() == {}
 
 
 def test_one_request_makes_so_many_partitions(running: Coordinated, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +159,7 @@ def test_the_brokers_number_of_partitions_is_the_default(memory: Path) -> None:
 def test_one_that_is_only_validated_is_not_made(running: Coordinated) -> None:
     assert running.create("t", validate_only=True).error_code == Code.NONE
     assert running.create("t", 1, replication_factor=2, validate_only=True).error_code == 38
-    assert running.topics.names() == [] and recorded(running) == {}
+    assert running.topics.names() == [] and running.recorded() == {}
 
 
 def test_a_name_that_is_given_twice_is_refused_once(running: Coordinated) -> None:
@@ -243,9 +230,24 @@ def test_answers_wait_as_long_as_the_client_says(running: Coordinated) -> None:
     running.create("t")
     running.keeps_house = False
     assert running.delete("t", timeout=50) == Code.REQUEST_TIMED_OUT
-    assert recorded(running)["t"][0] == "deleting"
+    assert running.recorded()["t"][0] == "deleting"
     running.keeps_house = True
-    running.turn_until("it has gone", lambda: recorded(running) == {})
+    running.turn_until("it has gone", lambda: running.recorded() == {})
+
+
+def test_whoever_makes_the_first_partition_has_the_name(running: Coordinated) -> None:
+    """A processor comes in between the intent and the first partition: the topic is its, whole, and the intent goes."""
+    theirs = uuid.uuid4().bytes
+    row = {"name": "t", "num_partitions": 3, "replication_factor": 1, "assignments": (), "configs": ()}
+    asked = running.begin_to_ask(19, 7, topics=[row], timeout=30_000, validate_only=False)
+    made = False
+    while not made:
+        with suppress(CreationBusyError):  # the coordinator looks whether the topic is there
+            running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=theirs)
+            made = True
+    running.turn_until("an answer", lambda: bool(asked))
+    assert asked[0].topics[0].error_code == Code.TOPIC_ALREADY_EXISTS
+    assert {view.topic_id for view in running.topics.partitions("t")} == {theirs}
 
 
 # -- deleting ----------------------------------------------------------------------------------------------------------
@@ -257,7 +259,7 @@ def test_a_deleted_topic_is_gone_and_its_name_is_free(running: Coordinated, vers
     names = {"topic_names": ["t"]} if version < 6 else {"topics": [{"name": "t", "topic_id": bytes(16)}]}
     (found,) = running.ask(20, version, timeout=30_000, **names).responses
     assert (found.name, found.error_code) == ("t", Code.NONE)
-    assert running.topics.names() == [] and recorded(running) == {}
+    assert running.topics.names() == [] and running.recorded() == {}
     again = running.create("t")
     assert again.error_code == Code.NONE and again.topic_id != before.topic_id
 
@@ -313,7 +315,7 @@ def test_a_full_disk_can_be_made_room_on(running: Coordinated) -> None:
     codes = running.create("u").error_code, running.delete("t")
     _files.arm("", "test")
     assert codes == (Code.KAFKA_STORAGE_ERROR, Code.NONE)
-    assert recorded(running) == {}
+    assert running.recorded() == {}
 
 
 def test_two_who_delete_one_topic_are_both_told(running: Coordinated) -> None:
@@ -342,7 +344,7 @@ def test_a_topic_gets_more_partitions(running: Coordinated, version: int) -> Non
     views = running.topics.partitions("t")
     assert len(views) == 5 and {view.topic_id for view in views} == {made.topic_id.bytes}
     assert {view.retention_bytes for view in views} == {5000}
-    assert recorded(running) == {"t": ("created", 5)}
+    assert running.recorded() == {"t": ("created", 5)}
 
 
 @pytest.mark.parametrize(
@@ -364,251 +366,6 @@ def test_partitions_that_cannot_be_made(
     row = {"name": name, "count": count, "assignments": assignments}
     (found,) = running.ask(37, 3, topics=[row], timeout=30_000, validate_only=False).results
     assert found.error_code == code and len(running.topics.partitions("t")) == 2
-
-
-# -- a coordinator that is killed --------------------------------------------------------------------------------------
-
-
-def killed_in_between(running: Coordinated, asked: list[object], turns: int) -> None:
-    """Some turns, then another coordinator in its place; what the former one had begun is told to nobody."""
-    for _ in range(turns):
-        running.turn()
-    running.loop.close()
-    running.begin()
-    running.turn_until("it is ready", lambda: running.topics.is_ready)
-
-
-@pytest.mark.parametrize("turns", range(0, 40, 2))
-def test_a_creation_is_finished_or_never_begun(running: Coordinated, turns: int) -> None:
-    row = {"name": "t", "num_partitions": 40, "replication_factor": 1, "assignments": (), "configs": ()}
-    asked = running.begin_to_ask(19, 7, topics=[row], timeout=30_000, validate_only=False)
-    killed_in_between(running, asked, turns)
-    intended = "t" in running.topics._log.state.topics
-    running.turn_until("it is settled", lambda: not running.topics._busy)
-    assert intended or not asked
-    assert recorded(running) == ({"t": ("created", 40)} if intended else {})
-    assert len(running.topics.partitions("t")) == (40 if intended else 0)
-    assert running.create("t").error_code == (Code.TOPIC_ALREADY_EXISTS if intended else Code.NONE)
-
-
-@pytest.mark.parametrize("turns", range(0, 20, 2))
-def test_a_deletion_is_finished_or_never_begun(running: Coordinated, turns: int) -> None:
-    running.create("t", 5)
-    asked = running.begin_to_ask(20, 6, topics=[{"name": "t", "topic_id": bytes(16)}], timeout=30_000)
-    killed_in_between(running, asked, turns)
-    intended = running.topics._log.state.topics.get("t")
-    running.turn_until("it is settled", lambda: not running.topics._busy)
-    assert len(running.topics.partitions("t")) in (0, 5)
-    if asked or (intended is not None and intended.phase == "deleting"):
-        assert running.topics.names() == [] and recorded(running) == {}
-    assert recorded(running) in ({}, {"t": ("created", 5)})
-
-
-# -- a start -----------------------------------------------------------------------------------------------------------
-
-
-def test_topics_and_their_settings_are_there_after_a_start(memory: Path) -> None:
-    with Coordinated(memory / "log") as first:
-        made = first.create("t", 2, configs={"retention.bytes": "5000"})
-    with Coordinated(memory / "log") as second:
-        views = second.topics.partitions("t")
-        assert {(view.topic_id, view.retention_bytes) for view in views} == {(made.topic_id.bytes, 5000)}
-        assert second.topics.settings("t") == {"retention.bytes": "5000"}
-        assert second.create("t").error_code == Code.TOPIC_ALREADY_EXISTS
-
-
-def test_a_partition_whose_directory_is_missing_is_offline_and_named(
-    memory: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its disk may not be mounted: it must not become an empty one."""
-    with Coordinated(memory / "log") as first:
-        first.create("t", 2)
-    (memory / "log" / "t-1").rename(memory / "away")
-    with Coordinated(memory / "log") as second:
-        states = [second.arena.describe_state(view.state)[:7] for view in second.topics.partitions("t")]
-        assert states == ["ok", "offline"]
-        assert "topic='t' partition=1: no log directory has it" in caplog.text
-        assert not (memory / "log" / "t-1").exists()
-        assert second.delete("t") == Code.NONE
-        assert recorded(second) == {}
-    with Coordinated(memory / "log") as third:
-        assert third.topics.names() == []
-
-
-def test_a_directory_of_another_topic_is_never_mixed_in(memory: Path) -> None:
-    with Coordinated(memory / "log") as first:
-        first.create("t", 2)
-    with Coordinated(memory / "other") as other:
-        other.create("t", 2)
-    (memory / "log" / "t-1").rename(memory / "away")
-    (memory / "other" / "t-1").rename(memory / "log" / "t-1")
-    with Coordinated(memory / "log") as second:
-        states = [second.arena.describe_state(view.state)[:7] for view in second.topics.partitions("t")]
-        assert states == ["ok", "offline"]
-
-
-def test_a_topic_that_others_made_is_written_down(memory: Path) -> None:
-    topic_id = uuid.uuid4().bytes
-    with Coordinated(memory / "log") as first:
-        for partition in range(3):
-            first.manager.create_partition("t", partition, count=3, format_name="record-batches", topic_id=topic_id)
-        first.topics.adopt()
-        first.turn_until("it is written down", lambda: recorded(first) == {"t": ("created", 3)})
-    with Coordinated(memory / "log") as second:
-        assert {view.topic_id for view in second.topics.partitions("t")} == {topic_id}
-
-
-def test_what_others_add_and_delete_is_written_down(running: Coordinated) -> None:
-    """What is under way is left to who began it; the settings of a topic that grows are kept."""
-    running.create("grows", 1, configs={"retention.ms": "1000"})
-    running.create("goes", 2)
-    running.create("stays", 1)
-    (first,) = running.topics.partitions("grows")
-    for partition in (1, 2):
-        running.manager.create_partition(
-            "grows",
-            partition,
-            count=3,
-            format_name="record-batches",
-            topic_id=first.topic_id,
-            settled=partition == 1,
-        )
-    leave_marker("goes", [running.directory], FileOps())
-    running.arena.want_deletion()
-    running.turn_until("it has gone", lambda: not running.topics.partitions("goes"))
-    asked = running.begin_to_ask(20, 6, topics=[{"name": "stays", "topic_id": bytes(16)}], timeout=30_000)
-    running.topics.adopt()
-    expected = {"grows": ("created", 3)}
-    running.turn_until("it is written down", lambda: recorded(running) == expected and bool(asked))
-    assert asked[0].responses[0].error_code == Code.NONE
-    assert read_metadata([running.directory], FileOps()).topics["grows"].settings == {"retention.ms": "1000"}
-    running.turn_until("all are shown", lambda: all(view.settled for view in running.topics.partitions("grows")))
-
-
-def test_a_topic_is_deleted_that_has_the_name_of_one_that_others_deleted(running: Coordinated) -> None:
-    """Neither is written down: a crash would leave it half deleted if it were not, before that."""
-    running.create("t")
-    leave_marker("t", [running.directory], FileOps())
-    running.arena.want_deletion()
-    running.turn_until("it has gone", lambda: not running.topics.partitions("t") and not running.arena.leaving())
-    running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=uuid.uuid4().bytes)
-    assert running.delete("t") == Code.NONE
-    assert recorded(running) == {}
-
-
-def test_a_name_is_free_when_it_is_written_down_that_its_topic_has_gone(
-    running: Coordinated, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others deleted it."""
-    monkeypatch.setattr(topics_module, "ADOPT_SECONDS", 0.0)
-    running.create("t")
-    leave_marker("t", [running.directory], FileOps())
-    running.arena.want_deletion()
-    running.turn_until("it has gone", lambda: not running.topics.partitions("t") and not running.arena.leaving())
-    assert running.create("t").error_code == Code.TOPIC_ALREADY_EXISTS
-    running.topics.adopt()
-    running.turn_until("that is written down", lambda: not recorded(running) and not running.loop.tasks)
-    assert running.create("t").error_code == Code.NONE
-
-
-def test_a_new_coordinator_shows_what_is_written_down_and_no_more(running: Coordinated) -> None:
-    """Not a partition that its predecessor was adding, nor another topic that has got the name since."""
-    running.create("grows", 1)
-    running.create("goes", 1)
-    (first,) = running.topics.partitions("grows")
-    leave_marker("goes", [running.directory], FileOps())
-    running.arena.want_deletion()
-    running.turn_until("it has gone", lambda: not running.topics.partitions("goes") and not running.arena.leaving())
-    for name, partition, topic_id in (("grows", 1, first.topic_id), ("goes", 0, uuid.uuid4().bytes)):
-        running.manager.create_partition(
-            name, partition, count=2, format_name="record-batches", topic_id=topic_id, settled=False
-        )
-    running.loop.close()
-    running.begin()
-    running.turn_until("it is ready", lambda: running.topics.is_ready and not running.loop.tasks)
-    shown = {name: [view.settled for view in running.topics.partitions(name)] for name in ("grows", "goes")}
-    assert shown == {"grows": [True, False], "goes": [False]}
-
-
-def test_a_new_coordinator_shows_what_its_predecessor_did_not_come_to(
-    running: Coordinated, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It wrote down that a topic is there, and was killed before that was flushed."""
-    monkeypatch.setattr(topics_module, "ADOPT_SECONDS", 0.0)
-    words = {"format_name": "record-batches", "topic_id": uuid.uuid4().bytes}
-    running.manager.create_partition("t", 0, count=1, settled=False, **words)  # type: ignore[arg-type]
-    _files.arm("fdatasync@1-=slow:100", "test")
-    running.topics.adopt()
-    running.turn_until("it is appended", lambda: "t" in recorded(running))
-    running.loop.close()
-    running.begin()
-    running.turn_until("it is ready", lambda: running.topics.is_ready)
-    _files.arm("", "test")
-    assert [view.settled for view in running.topics.partitions("t")] == [True]
-
-
-def test_what_others_make_while_something_is_written_down_is_next(running: Coordinated) -> None:
-    running.create("first")
-    for name in ("t", "u"):
-        running.manager.create_partition(name, 0, count=1, format_name="record-batches", topic_id=uuid.uuid4().bytes)
-        if name == "t":
-            running.turn_until("nothing is under way", lambda: not running.loop.tasks)
-            running.topics.adopt()
-            running.turn_until("it is being written down", lambda: running.loop.tasks > 0)
-    running.turn_until("the first is written down", lambda: recorded(running).get("t") == ("created", 1))
-    running.turn_until("all is written", lambda: not running.topics._is_adopting)
-    running.topics.adopt()
-    running.turn_until("it is written down", lambda: recorded(running).get("u") == ("created", 1))
-
-
-def test_what_cannot_be_written_down_is_tried_again(running: Coordinated, caplog: pytest.LogCaptureFixture) -> None:
-    topic_id = uuid.uuid4().bytes
-    running.create("first")
-    running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=topic_id)
-    _files.arm("pwrite@1=ENOSPC", "test")
-    running.topics.adopt()
-    running.turn_until("it fails", lambda: "topics not written down topics=1 reason=" in caplog.text)
-    _files.arm("", "test")
-    assert recorded(running) == {"first": ("created", 1)}
-    running.topics.adopt()
-    running.turn_until("it is written down", lambda: recorded(running).get("t") == ("created", 1))
-
-
-def test_nothing_is_made_or_deleted_before_the_metadata_log_is_read(
-    running: Coordinated, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a former coordinator has begun stands in it. Who asks is told to ask again, and has it then."""
-    running.create("t")
-    monkeypatch.setattr(dispatch, "READY_SECONDS", 0.0)
-    running.topics.is_ready = False
-    assert running.create("new").error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
-    assert running.delete("t") == Code.COORDINATOR_LOAD_IN_PROGRESS
-    row = {"name": "t", "count": 2, "assignments": None}
-    (found,) = running.ask(37, 3, topics=[row], timeout=30_000, validate_only=False).results
-    assert found.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
-    assert running.topics.wanted("new") == Code.LEADER_NOT_AVAILABLE
-    assert recorded(running) == {"t": ("created", 1)}
-    running.topics.is_ready = True
-    assert running.topics.wanted("t") == Code.NONE
-    assert running.ask(37, 3, topics=[row], timeout=30_000, validate_only=False).results[0].error_code == Code.NONE
-    assert running.create("new").error_code == Code.NONE
-    assert running.delete("t") == Code.NONE
-    assert recorded(running) == {"new": ("created", 1)}
-
-
-def test_whoever_makes_the_first_partition_has_the_name(running: Coordinated) -> None:
-    """A processor comes in between the intent and the first partition: the topic is its, whole, and the intent goes."""
-    theirs = uuid.uuid4().bytes
-    row = {"name": "t", "num_partitions": 3, "replication_factor": 1, "assignments": (), "configs": ()}
-    asked = running.begin_to_ask(19, 7, topics=[row], timeout=30_000, validate_only=False)
-    made = False
-    while not made:
-        with suppress(CreationBusyError):  # the coordinator looks whether the topic is there
-            running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=theirs)
-            made = True
-    running.turn_until("an answer", lambda: bool(asked))
-    assert asked[0].topics[0].error_code == Code.TOPIC_ALREADY_EXISTS
-    assert {view.topic_id for view in running.topics.partitions("t")} == {theirs}
 
 
 @pytest.mark.parametrize(
@@ -646,176 +403,42 @@ def test_partitions_are_not_made_where_it_is_forbidden(memory: Path) -> None:
         assert len(running.topics.partitions("t")) == 1
 
 
-# -- producer ids ------------------------------------------------------------------------------------------------------
+# -- a coordinator that is killed --------------------------------------------------------------------------------------
 
 
-def ids(running: Coordinated, count: int) -> list[int]:
-    fields = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
-    found = [running.ask(22, 4, **fields) for _ in range(count)]
-    assert {(each.error_code, each.producer_epoch) for each in found} == {(Code.NONE, 0)}
-    return [each.producer_id for each in found]
+def killed_in_between(running: Coordinated, asked: list[object], turns: int) -> None:
+    """Some turns, then another coordinator in its place; what the former one had begun is told to nobody."""
+    for _ in range(turns):
+        running.turn()
+    running.loop.close()
+    running.begin()
+    running.turn_until("it is ready", lambda: running.topics.is_ready)
 
 
-def test_no_producer_id_is_given_twice(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is one of a block taken from the next one."""
-    monkeypatch.setattr(topics_module, "ID_BLOCK", 4)
-    with Coordinated(memory / "log") as first:
-        found = ids(first, 5)
-        first.loop.close()
-        first.begin()
-        first.turn_until("it is ready", lambda: first.topics.is_ready)
-        found += ids(first, 5)
-    with Coordinated(memory / "log") as second:
-        found += ids(second, 5)
-        asked = [
-            second.begin_to_ask(22, version, transactional_id=None, transaction_timeout=1000) for version in range(3)
-        ]
-        second.turn_until("all are answered", lambda: all(asked))
-        found += [each[0].producer_id for each in asked]
-    assert len(set(found)) == 18
+@pytest.mark.parametrize("turns", range(0, 40, 2))
+def test_a_creation_is_finished_or_never_begun(running: Coordinated, turns: int) -> None:
+    row = {"name": "t", "num_partitions": 40, "replication_factor": 1, "assignments": (), "configs": ()}
+    asked = running.begin_to_ask(19, 7, topics=[row], timeout=30_000, validate_only=False)
+    killed_in_between(running, asked, turns)
+    intended = "t" in running.topics._log.state.topics
+    running.turn_until("it is settled", lambda: not running.topics._busy)
+    assert intended or not asked
+    assert running.recorded() == ({"t": ("created", 40)} if intended else {})
+    assert len(running.topics.partitions("t")) == (40 if intended else 0)
+    assert running.create("t").error_code == (Code.TOPIC_ALREADY_EXISTS if intended else Code.NONE)
 
 
-@pytest.mark.parametrize(("met", "least"), [(4_000_000, 4_000_001), (0, 1), (-1, 0)])
-def test_producer_ids_begin_above_those_that_logs_have(memory: Path, met: int, least: int) -> None:
-    """Else a new producer's first batch may pass for one that was sent again."""
-    with Coordinated(memory / "log") as first:
-        first.arena.meet_producer(met)
-        assert ids(first, 1) == [least]
-    with Coordinated(memory / "log") as second:
-        second.arena.meet_producer(least - 1)
-        assert ids(second, 1) == [least + 1000]
-
-
-def test_a_transactional_id_is_refused_at_once(running: Coordinated) -> None:
-    found = running.ask(22, 4, transactional_id="x", transaction_timeout=1000, producer_id=-1, producer_epoch=-1)
-    assert (found.error_code, found.producer_id, found.producer_epoch) == (53, -1, -1)
-
-
-def test_no_producer_id_where_it_cannot_be_written_down(running: Coordinated, caplog: pytest.LogCaptureFixture) -> None:
-    """A full disk is told, no number is lost by it, and the next one that asks has one."""
-    fields = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
-    _files.arm("pwrite@1=ENOSPC", "test")
-    asked = [running.begin_to_ask(22, 4, **fields) for _ in range(2)]
-    running.turn_until("both are answered", lambda: all(asked))
-    _files.arm("", "test")
-    found = sorted((each[0].error_code, each[0].producer_id, each[0].producer_epoch) for each in asked)
-    assert found == [(Code.NONE, 0, 0), (Code.COORDINATOR_NOT_AVAILABLE, -1, -1)]
-    assert "no producer id: " in caplog.text
-    assert ids(running, 1) == [1]
-
-
-def test_no_producer_id_before_the_metadata_log_is_read(running: Coordinated, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was given to others stands in it."""
-    monkeypatch.setattr(dispatch, "READY_SECONDS", 0.0)
-    running.topics.is_ready = False
-    fields = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
-    found = running.ask(22, 4, **fields)
-    assert (found.error_code, found.producer_id) == (Code.COORDINATOR_LOAD_IN_PROGRESS, -1)
-    running.topics.is_ready = True
-    assert ids(running, 1) == [0]
-
-
-def test_what_is_written_down_waits_for_no_creation(running: Coordinated) -> None:
-    """The lock of creation is somebody's whose disk is slow, or who was stopped: the log is there already."""
-    assert len(ids(running, 1)) == 1
-    assert running.arena.create_lock()
-    try:
-        written: list[bool] = []
-
-        def work() -> Work:
-            yield from running.topics._log.write([topic_change(CREATING, Topic("t", bytes(15) + b"1", 1))])
-            written.append(True)
-
-        running.loop.start(work())
-        running.turn_until("it is written", lambda: bool(written))
-    finally:
-        running.arena.create_unlock()
-    assert recorded(running) == {"t": (CREATING, 1)}
-
-
-def test_a_log_that_has_gone_is_made_again(running: Coordinated) -> None:
-    """What is known of the slot of before counts no more: the next write stands in the new one."""
-    running.create("t")
-    (former,) = [view for view in running.arena.views() if view.topic == METADATA_TOPIC]
-    leave_marker(METADATA_TOPIC, [running.directory], FileOps())
-    running.arena.want_deletion()
-    running.turn_until(
-        "it has gone", lambda: running.arena.live_view(former.index) is None and not running.arena.leaving()
-    )
-    assert running.create("u").error_code == Code.NONE
-    (view,) = [view for view in running.arena.views() if view.topic == METADATA_TOPIC]
-    assert (view.index, view.life) == (former.index, former.life + 2)
-    assert recorded(running) == {"u": ("created", 1)}
-
-
-# -- the log begins anew -----------------------------------------------------------------------------------------------
-
-
-def test_a_long_log_begins_anew_and_says_the_same(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with changes on their way, and after what is before it has gone."""
-    monkeypatch.setattr(internal_log, "SHORT_BYTES", 2000)
-    with Coordinated(memory / "log") as first:
-        for number in range(10):
-            first.create(f"t{number}", 1, configs={"retention.bytes": str(number)})
-            first.topics.shorten()
-        row = {"name": "late", "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": ()}
-        asked = first.begin_to_ask(19, 7, topics=[row], timeout=30_000, validate_only=False)
-        first.topics.shorten()
-        first.delete("t3")
-        first.turn_until("it is made", lambda: bool(asked))
-        first.turn_until("nothing is under way", lambda: not first.loop.tasks)
-        (given, expected) = ids(first, 1), recorded(first)
-        assert set(expected) == {"late", *(f"t{number}" for number in range(10) if number != 3)}
-        segments = sorted((first.directory / "__fastlog_metadata-0").glob("*.log"))
-        assert len(segments) > 1
-        shared = Shared(first.config, first.arena, (), (), (), 64)
-        house = Keeper(shared)
-        for view in first.arena.views():
-            house._clean(view)
-        left = sorted((first.directory / "__fastlog_metadata-0").glob("*.log"))
-        assert left == segments[-1:]
-        assert recorded(first) == expected
-    with Coordinated(memory / "log") as second:
-        assert recorded(second) == expected
-        assert second.topics.settings("t9") == {"retention.bytes": "9"}
-        assert set(ids(second, 2)).isdisjoint(given)
-
-
-def test_what_is_changed_beside_a_snapshot_stands_in_it_and_makes_no_other_due(
-    running: Coordinated, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is in the log before the snapshot, and not flushed."""
-    running.create("t")
-    monkeypatch.setattr(internal_log, "SHORT_BYTES", 0)
-    wanted = {
-        name: "123456789" for name in ("retention.ms", "retention.bytes", "segment.bytes", "segment.ms", "flush.ms")
-    }
-    configs = [{"name": name, "config_operation": 0, "value": value} for name, value in wanted.items()]
-    resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
-    _files.arm("fdatasync@1-=slow:50", "test")
-    asked = running.begin_to_ask(44, 1, resources=[resource], validate_only=False)
-    running.topics.shorten()
-    running.turn_until("nothing is under way", lambda: bool(asked) and not running.loop.tasks)
-    _files.arm("", "test")
-    assert read_metadata([running.directory], FileOps()).topics["t"].settings == wanted
-    segments = sorted((running.directory / "__fastlog_metadata-0").glob("*.log"))
-    assert len(segments) == 2
-    running.topics.shorten()
-    running.turn_until("nothing is under way", lambda: not running.loop.tasks)
-    assert sorted((running.directory / "__fastlog_metadata-0").glob("*.log")) == segments
-
-
-def test_a_segment_that_does_not_begin_with_the_state_keeps_what_is_before_it(running: Coordinated) -> None:
-    running.create("t")
-    segment = next((running.directory / "__fastlog_metadata-0").glob("*.log"))
-    assert newest_snapshot([(segment, 1 << 20)], FileOps()) is None
-    running.loop.start(running.topics._log.begin_anew())
-    running.turn_until("it has begun anew", lambda: not running.loop.tasks)
-    newest = sorted((running.directory / "__fastlog_metadata-0").glob("*.log"))[-1]
-    assert newest != segment
-    size = newest.stat().st_size
-    found = [newest_snapshot([(segment, 1 << 20), (newest, seen)], FileOps()) for seen in (size, size - 1, 0)]
-    assert found == [1, None, None]
+@pytest.mark.parametrize("turns", range(0, 20, 2))
+def test_a_deletion_is_finished_or_never_begun(running: Coordinated, turns: int) -> None:
+    running.create("t", 5)
+    asked = running.begin_to_ask(20, 6, topics=[{"name": "t", "topic_id": bytes(16)}], timeout=30_000)
+    killed_in_between(running, asked, turns)
+    intended = running.topics._log.state.topics.get("t")
+    running.turn_until("it is settled", lambda: not running.topics._busy)
+    assert len(running.topics.partitions("t")) in (0, 5)
+    if asked or (intended is not None and intended.phase == "deleting"):
+        assert running.topics.names() == [] and running.recorded() == {}
+    assert running.recorded() in ({}, {"t": ("created", 5)})
 
 
 @pytest.mark.parametrize("files", [[], [".flushed-00000000000000000000"]])
@@ -832,7 +455,7 @@ def test_a_directory_that_was_only_begun_is_never_half_a_topic(memory: Path, fil
     with Coordinated(memory / "log") as second:
         second.turn_until("it is settled", lambda: not second.topics._busy and not second.loop.tasks)
         found = {view.topic_id for view in second.manager.partitions("t")}
-        assert (recorded(second), found) in (({}, set()), ({"t": ("created", 3)}, {topic.topic_id}))
+        assert (second.recorded(), found) in (({}, set()), ({"t": ("created", 3)}, {topic.topic_id}))
         assert second.create("u", 3).error_code == Code.NONE
         if not found:
             assert second.create("t", 3).error_code == Code.NONE
@@ -846,5 +469,5 @@ def test_a_topic_that_cannot_be_made_leaves_no_directory(running: Coordinated, f
     _files.arm("", "test")
     running.turn_until("it is put away", lambda: not running.topics._busy and not running.loop.tasks)
     assert {path.suffix[-7:] for path in running.directory.glob("t-*")} <= {"-delete"}  # which the keeper empties
-    assert (recorded(running), running.topics.partitions("t")) == ({}, [])
+    assert (running.recorded(), running.topics.partitions("t")) == ({}, [])
     assert running.create("t", 3).error_code == Code.NONE
