@@ -15,9 +15,10 @@ import psutil
 from fastlog.consumer.partitions import Lease
 from fastlog.errors import CoordinationError
 from tests.fault.registry import Outcome, scenario
-from tests.harness.broker import Broker, lasting_port
+from tests.harness.broker import Broker
 from tests.harness.crew import BrokerCrew
 from tests.harness.load import Load, stored
+from tests.harness.ports import unused_port
 from tests.harness.raw_format import deep_payloads
 from tests.harness.registration import SESSION_SECONDS
 
@@ -58,7 +59,7 @@ def _round(count: int, seed: int, directory: Path, outcome: Outcome) -> None:
     source = random.Random(seed)
     places = [("t", number) for number in range(PARTITIONS)]
     with (
-        Broker(directory / "broker", settings=SETTINGS, port=lasting_port()) as broker,
+        Broker(directory / "broker", settings=SETTINGS, port=unused_port()) as broker,
         BrokerCrew(directory / "members", f"127.0.0.1:{broker.port}", None, seed) as crew,
         Load(broker, places, producers=1, consumers=0, compressed=0.3, pause=0.01, seed=seed, name="p") as load,
     ):

@@ -28,8 +28,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.fault.day_writer import CLIENTS
 from tests.fault.registry import Outcome, scenario
 from tests.harness import foreign_clients
-from tests.harness.broker import Broker, die_with_parent, lasting_port, wait_until
+from tests.harness.broker import Broker, die_with_parent, wait_until
 from tests.harness.checkout import ROOT
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE
 from tests.harness.today_members import Members
 
@@ -72,7 +73,7 @@ def day(count: int, seed: int, directory: Path) -> Outcome:
     outcome = Outcome()
     source = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        broker = stack.enter_context(Broker(directory, processors=2, settings=SETTINGS, port=lasting_port()))
+        broker = stack.enter_context(Broker(directory, processors=2, settings=SETTINGS, port=unused_port()))
         address = f"127.0.0.1:{broker.port}"
         make(address, TOPIC)
         writers = stack.enter_context(Writers(address, directory))

@@ -9,7 +9,6 @@ import gc
 import json
 import logging
 import random
-import socket
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from fastlog import LATEST, Producer, SimpleConsumer, SyncProducer
 from fastlog.errors import FastlogError
 from fastlog.message import DeepLimits
 from tests.fault.overload_program import resident_bytes
+from tests.harness.ports import unused_port
 
 MOST_GROWTH_BYTES = 3 * 2**20
 MOST_OBJECTS = 200
@@ -32,16 +32,9 @@ SETTLE_SECONDS = 5.0
 LIMITS = DeepLimits(max_inflated_bytes=2**18, max_messages=5000)
 
 
-def refused_port() -> int:
-    """Where nobody listens."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
-
-
 def calls(told: dict[str, Any]) -> list[Callable[[], object]]:
     """Each of them fails, or nearly each time."""
-    nobody, hostile, port = refused_port(), told["hostile"], told["port"]
+    nobody, hostile, port = unused_port(), told["hostile"], told["port"]
     consumer = SimpleConsumer("127.0.0.1", port, local="off")
     lied_to = SimpleConsumer("127.0.0.1", hostile, timeout=0.02, local="off", limits=LIMITS)
     producer = Producer(f"127.0.0.1:{port}", producer_type="async", queue_messages=10, queue_full="raise")

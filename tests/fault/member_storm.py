@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tests.fault.registry import Outcome, scenario
 from tests.harness import foreign_clients
-from tests.harness.broker import Broker, lasting_port, wait_until
+from tests.harness.broker import Broker, wait_until
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE
 from tests.harness.today_member import SESSION_MS
 from tests.harness.today_members import Members, produce
@@ -46,7 +47,7 @@ def member_storm(count: int, seed: int, directory: Path) -> Outcome:
     outcome = Outcome()
     source = random.Random(seed)
     kinds = [*LIBRARIES, *(kind for kind in OTHERS if foreign_clients.are_there(kind))]
-    with Broker(directory, processors=2, settings=SETTINGS, port=lasting_port()) as broker:
+    with Broker(directory, processors=2, settings=SETTINGS, port=unused_port()) as broker:
         address = f"127.0.0.1:{broker.port}"
         produce(address, "t", PARTITIONS, STEP_RECORDS)
         with Members(address, kinds[0], "t", directory / "members") as members:

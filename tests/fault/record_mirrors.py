@@ -21,8 +21,9 @@ from fastlog.record_batches import Record
 from tests.fault.mirrors import limit_files
 from tests.fault.registry import Outcome, scenario
 from tests.harness.batch_load import BatchLoad
-from tests.harness.broker import Broker, lasting_port, wait_until
+from tests.harness.broker import Broker, wait_until
 from tests.harness.mirrors import CAUGHT_UP_SECONDS, MirrorProgram, pause_up_to
+from tests.harness.ports import unused_port
 
 PLACES: list[Place] = [("a", 0), ("a", 1), ("b", 0)]
 GROUP = "mirror"
@@ -48,9 +49,7 @@ class Cell:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.source, self.target = (
-                stack.enter_context(
-                    Broker(self.directory / name, processors=2, settings=_SETTINGS, port=lasting_port())
-                )
+                stack.enter_context(Broker(self.directory / name, processors=2, settings=_SETTINGS, port=unused_port()))
                 for name in ("source", "target")
             )
             with self.client(self.source) as there:

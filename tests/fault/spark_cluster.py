@@ -128,7 +128,6 @@ def spark_cluster(count: int, seed: int, directory: Path) -> Outcome:
                 else:
                     broker = source.choice(brokers)
                     broker.kill_all()
-                    broker._wanted_port = broker.port
                     broker.start()
                 outcome.runs += 1
         finally:

@@ -33,6 +33,7 @@ from tests.harness.broker import Broker
 from tests.harness.history import History
 from tests.harness.lake import run_job
 from tests.harness.load import Load, stored
+from tests.harness.ports import unused_port
 from tests.harness.raw_batches import HEADER
 from tests.harness.raw_format import NONE, deep_payloads, entries, inflate
 from tests.harness.spark_driver import END_SECONDS, Driver, as_arguments
@@ -288,7 +289,7 @@ def _readers(table: Path, topic: str) -> Iterator[tuple[str, list[Row]]]:
 
 def _broker(directory: Path, number: int) -> Broker:
     settings = {"num.partitions": PARTITIONS, "brokerid": number, "log.file.size": 400_000}
-    return Broker(directory / f"broker{number}", settings=settings)
+    return Broker(directory / f"broker{number}", settings=settings, port=unused_port())
 
 
 def _hurt(source: random.Random, brokers: list[Broker]) -> None:
@@ -299,7 +300,6 @@ def _hurt(source: random.Random, brokers: list[Broker]) -> None:
         broker.wait_replaced("processor-0", old, within=30)
     else:
         broker.kill_all()
-        broker._wanted_port = broker.port
         time.sleep(source.uniform(0, 1))
         broker.start()
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -337,13 +335,3 @@ def _alive(process: psutil.Process) -> bool:
 def die_with_parent() -> None:
     """For ``preexec_fn``: a test run that is killed itself leaves nothing behind."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def lasting_port() -> int:
-    """One that nobody has, nor is given while nobody listens: for a broker that comes back where clients know it."""
-    low, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    while True:
-        with socket.socket() as made, contextlib.suppress(OSError):
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(("127.0.0.1", random.SystemRandom().randrange(low // 2, low)))
-            return int(made.getsockname()[1])

@@ -13,7 +13,7 @@ import pytest
 
 from fastlog.java import find_java
 from tests.harness.broker import die_with_parent, wait_until
-from tests.harness.real_kafka import free_ports
+from tests.harness.ports import unused_port
 
 VARIABLE = "FASTLOG_HDFS_CLASSPATH"
 SECONDS = 120.0
@@ -28,7 +28,7 @@ class Hdfs:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True)
-        (self._port,) = free_ports(1)
+        self._port = unused_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, name: str) -> str:
@@ -47,7 +47,7 @@ class Hdfs:
         serves.unlink(missing_ok=True)
         java = [str(find_java()), "-Xmx512m", "-XX:+UseSerialGC", f"-Dtest.build.data={self._directory / 'data'}"]
         java += ["-cp", os.environ[VARIABLE], "org.apache.hadoop.test.MiniDFSClusterManager"]
-        places = ["-datanodes", "1", "-nnport", str(self._port), "-httpport", str(free_ports(1)[0])]
+        places = ["-datanodes", "1", "-nnport", str(self._port), "-httpport", str(unused_port())]
         with (self._directory / "hdfs.log").open("ab") as said:
             self._process = process = subprocess.Popen(
                 [*java, *places, "-writeDetails", str(serves), *more],

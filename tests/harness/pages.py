@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from tests.harness.broker import ROOT
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE
 
 COMMANDS = {
@@ -26,12 +26,8 @@ _MARK = "=== step"
 
 
 def free_ports(names: Sequence[str]) -> dict[str, str]:
-    """One that is free for each port of a page."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in names]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return dict(zip(names, (str(probe.getsockname()[1]) for probe in probes), strict=True))
+    """One on which nobody listens for each port of a page."""
+    return {name: str(unused_port()) for name in names}
 
 
 def run_steps(bodies: Sequence[str], directory: Path, seconds: float, timer: float = PATIENCE) -> tuple[list[str], str]:

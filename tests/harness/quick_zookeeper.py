@@ -19,7 +19,7 @@ from fastlog.errors import MissingDependencyError
 from fastlog.java import find_java
 from fastlog.zkserver import server
 from tests.harness.broker import ROOT, die_with_parent
-from tests.harness.real_kafka import free_ports
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE
 
 
@@ -70,7 +70,7 @@ def _archive(command: Sequence[str]) -> Path:
 def _make(path: Path, command: Sequence[str]) -> None:
     with TemporaryDirectory(dir=path.parent) as made:
         folder = Path(made)
-        new, configuration, port = folder / "new", folder / "zoo.cfg", free_ports(1)[0]
+        new, configuration, port = folder / "new", folder / "zoo.cfg", unused_port()
         configuration.write_text(
             f"dataDir={folder}\nclientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
             "4lw.commands.whitelist=srvr\n"

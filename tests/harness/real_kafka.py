@@ -16,6 +16,7 @@ import pytest
 
 from fastlog.java import find_java
 from tests.harness.broker import die_with_parent, wait_until
+from tests.harness.ports import unused_port
 
 VARIABLE = "FASTLOG_KAFKA_CLASSPATH"
 SECONDS = 120.0
@@ -37,15 +38,6 @@ def run(main: str, *arguments: str) -> str:
     return done.stdout
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody has at this moment."""
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in taken]
-    for one in taken:
-        one.close()
-    return ports
-
-
 class Kafka:
     """One broker, its own controller unless it is another's, with a log directory that stays over restarts."""
 
@@ -55,7 +47,7 @@ class Kafka:
         """``beside``: a further broker of that one's cluster, which has its controller."""
         directory.mkdir(parents=True, exist_ok=True)
         self.log_dir = directory / "data"
-        self.port, self.controller_port = free_ports(2)
+        self.port, self.controller_port = unused_port(), unused_port()
         self.node, roles, listeners = 1, "broker,controller", f",CONTROLLER://127.0.0.1:{self.controller_port}"
         self.cluster = base64.urlsafe_b64encode(b"a" + os.urandom(15))[:22].decode()  # without starting a Java
         if beside is not None:

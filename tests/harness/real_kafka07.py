@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fastlog.java import find_java
 from tests.harness.broker import die_with_parent, wait_until
+from tests.harness.ports import unused_port
 
 VARIABLE = "FASTLOG_KAFKA_0_7_CLASSPATH"
 SECONDS = 120.0
@@ -81,9 +82,7 @@ def console_consumer(connect: str, group: str, topic: str) -> list[str]:
 def broker(directory: Path, connect: str, broker_id: int = 0, partitions: int = 1) -> Iterator[tuple[Program, int]]:
     """A broker of 0.7 and its port, once it serves."""
     directory.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = unused_port()
     properties = {
         "brokerid": broker_id,
         "hostname": "127.0.0.1",

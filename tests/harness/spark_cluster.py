@@ -20,8 +20,9 @@ import psutil
 import pyspark
 
 from fastlog.java import find_spark_java
-from tests.harness.broker import die_with_parent, lasting_port, wait_until
+from tests.harness.broker import die_with_parent, wait_until
 from tests.harness.checkout import ROOT
+from tests.harness.ports import unused_port
 
 SPARK = Path(pyspark.__file__).parent
 _START_SECONDS = 120.0
@@ -67,7 +68,7 @@ class SparkCluster:
         self._workers: list[subprocess.Popen[bytes] | None] = [None] * workers
         self._master: subprocess.Popen[bytes] | None = None
         self._java = str(Path(find_spark_java().path).resolve())
-        self._port = lasting_port()
+        self._port = unused_port()
         python = bare_python()
         assert python is not None
         # Not the directory of this Python, which may hold programs of the same name with everything.

@@ -14,14 +14,10 @@ from fastlog.workers import advertised
 from fastlog.workers.child import Listener
 from tests.harness.broker import Broker, BrokerDidNotStart, wait_until
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE
 
 WARNING = "ADVERTISED ADDRESS"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def leads_to(port: int, broker_id: int = 0, timeout: float = 5.0) -> str | None:
@@ -32,7 +28,7 @@ def leads_to(port: int, broker_id: int = 0, timeout: float = 5.0) -> str | None:
 def test_what_is_no_fastlog_broker_is_told_apart() -> None:
     with FakeBroker(own=False) as kafka:
         assert leads_to(kafka.port) == "what answers at 127.0.0.1 is no fastlog broker"
-    assert leads_to(free_port()) == "127.0.0.1: Connection refused"
+    assert leads_to(unused_port()) == "127.0.0.1: Connection refused"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert leads_to(silent.getsockname()[1], timeout=0.05) == "127.0.0.1 does not answer within 0.05 s"
 
@@ -77,7 +73,7 @@ def test_an_address_of_another_broker_is_one_warning_with_both(start_broker: Cal
 @pytest.mark.slow
 def test_a_way_round_that_leads_here_is_no_warning(start_broker: Callable[..., Broker]) -> None:
     """As behind a port that is forwarded; clients are told the outer port."""
-    port = free_port()
+    port = unused_port()
     seen: list[bytes] = []
     with Proxy(("127.0.0.1", port)) as outer:
         outer.on_data = lambda data, from_server: (seen.append(data) if from_server else None, data)[1]  # type: ignore[method-assign]

@@ -32,6 +32,7 @@ from tests.harness.checkout import ROOT
 from tests.harness.command_line import Commands, Ran
 from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE, patch_time
 from tests.harness.zookeeper_wire import WireZooKeeper
 
@@ -113,12 +114,6 @@ def listening(host: str = "127.0.0.1", *, accepts: bool = True) -> Iterator[int]
             done.set()
             if thread is not None:
                 thread.join()
-
-
-def unused_port() -> int:
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])
 
 
 # --- a machine on which nothing is wrong ---

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
-from tests.harness.real_kafka import free_ports
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE
 from tests.harness.today_members import KINDS, Members, produce
 from tests.harness.today_static import static_members_come_back
@@ -62,7 +62,7 @@ def test_a_member_is_killed_and_then_the_coordinator(broker: Broker, address: st
 @pytest.mark.parametrize("kind", ["confluent", "kafka-python"])
 def test_a_member_reads_on_after_the_broker_was_killed(kind: str, tmp_path: Path) -> None:
     """The leader epoch is another one then, and clients ask how far that of the last record goes."""
-    with Broker(tmp_path / "broker", processors=1, settings=SETTINGS, port=free_ports(1)[0]) as broker:
+    with Broker(tmp_path / "broker", processors=1, settings=SETTINGS, port=unused_port()) as broker:
         address = f"127.0.0.1:{broker.port}"
         produce(address, "t", PARTITIONS, 10)
         with Members(address, kind, "t", tmp_path / "members") as members:

@@ -14,6 +14,7 @@ from fastlog import codecs, testing
 from fastlog._segment import payloads
 from fastlog.producer import Crc32Partitioner, Delivery, Producer, SyncProducer
 from tests.harness.broker import Broker, wait_until
+from tests.harness.ports import unused_port
 from tests.harness.producers import PARTITIONS, all_messages, messages_of
 from tests.harness.proxy import Proxy
 
@@ -157,8 +158,7 @@ def test_processors_are_killed_meanwhile(start_broker: Callable[..., Broker], to
 @pytest.mark.slow
 def test_the_broker_was_away(start_broker: Callable[..., Broker], topic: str) -> None:
     """R-27: messages queued while the broker is down arrive after its return."""
-    broker = start_broker(settings={"num.partitions": 1}, processors=1)
-    broker._wanted_port = broker.port
+    broker = start_broker(settings={"num.partitions": 1}, processors=1, port=unused_port())
     with Producer(f"127.0.0.1:{broker.port}", producer_type="async", queue_time_ms=10) as producer:
         producer.send(topic, b"before")
         producer.flush()

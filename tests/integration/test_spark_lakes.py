@@ -25,6 +25,7 @@ from tests.fault.programs import ROOT
 from tests.fault.upkeep_program import loader_of
 from tests.harness.broker import Broker
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.ports import unused_port
 from tests.harness.small_loads import expected, put
 from tests.harness.spark_driver import Driver
 from tests.harness.spark_jobs import produce
@@ -95,7 +96,7 @@ def sent_through_kills(
                 records.append({(RECORDS, partition): batch}, is_flushed=True)
             sent += 500
 
-    with Broker(directory / "broker", settings={"num.partitions": 2}) as broker:
+    with Broker(directory / "broker", settings={"num.partitions": 2}, port=unused_port()) as broker:
         with RecordBroker([Address("127.0.0.1", broker.port)], timeout=20) as records:
             records.create(RECORDS, 2, {})
         options = {"brokers": f"127.0.0.1:{broker.port}", "startingOffsets": "earliest", "fetch.numRetries": "20"}
@@ -118,7 +119,6 @@ def sent_through_kills(
                 send()
                 if life == 1:
                     broker.kill_all()
-                    broker._wanted_port = broker.port
                     broker.start()
                     driver.wait_said("s: batch", driver.count("s: batch") + 1)
                 time.sleep(chosen.uniform(0, 2))  # somewhere in a batch

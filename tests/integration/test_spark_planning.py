@@ -20,6 +20,7 @@ from fastlog.spark.options import SourceOptions, parse_options
 from fastlog.spark.plans import BatchPlan, StreamPlan
 from fastlog.spark.ranges import read_task
 from tests.harness.broker import Broker, wait_until
+from tests.harness.ports import unused_port
 from tests.harness.spark import partition_of
 
 
@@ -161,7 +162,7 @@ def test_only_the_bytes_that_options_name_are_read(
 @pytest.mark.slow
 def test_a_broker_that_is_killed_while_a_task_reads(start_broker: Callable[..., Broker], topic: str) -> None:
     """All its processes, and started again on the same port: the task goes on where it was."""
-    broker = start_broker(processors=1)
+    broker = start_broker(processors=1, port=unused_port())
     expected = [b"%06d" % number for number in range(3000)]
     with broker.connect() as client:
         client.produce_ack(topic, 0, encode_set(expected), acks=2)
@@ -173,7 +174,6 @@ def test_a_broker_that_is_killed_while_a_task_reads(start_broker: Callable[..., 
     for number, batch in enumerate(read_task(task, options, BatchMaker([("value", True)], topic, 0, 0))):
         found += batch.column("value").to_pylist()
         if number == 5:
-            broker._wanted_port = broker.port
             broker.kill_all()
             broker.start()
             wait_until("the broker answers", lambda: broker.connect().close() is None)

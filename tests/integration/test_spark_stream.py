@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.broker import Broker, wait_until
+from tests.harness.ports import unused_port
 from tests.harness.spark_jobs import Job, produce
 
 if TYPE_CHECKING:
@@ -58,13 +59,12 @@ def test_a_query_that_goes_on(
     spark: SparkSession, start_broker: Callable[..., Broker], topic: str, tmp_path: Path
 ) -> None:
     """With an interval; the broker is stopped and started meanwhile, and the query reads on."""
-    broker = start_broker(port=0, settings={"num.partitions": 2})
+    broker = start_broker(port=unused_port(), settings={"num.partitions": 2})
     produce(broker, topic, 0, 0, 100)
     job = Job(spark, broker, topic, tmp_path, startingOffsets="earliest", **{"fetch.numRetries": 10})
     query = job.start(processingTime="200 milliseconds")
     try:
         wait_until("the first messages", lambda: len(job.numbers) == 100, within=60)
-        broker._wanted_port = broker.port
         broker.restart()
         produce(broker, topic, 1, 100, 200)
         wait_until("the messages of a new partition", lambda: len(job.numbers) == 200, within=60)

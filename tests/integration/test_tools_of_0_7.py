@@ -7,7 +7,6 @@ import re
 import select
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import fastlog
 from fastlog import testing
 from tests.harness.broker import ROOT, wait_until
 from tests.harness.command_line import Commands
+from tests.harness.ports import unused_port
 from tests.harness.site import LINES, Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
@@ -161,9 +161,7 @@ def _mirror(words: list[str], place: Path) -> None:
 
 def _start_and_stop(words: list[str], text: bytes, place: Path) -> None:
     """Wait until it says that it is ready, on a port of its own; then SIGTERM ends it in order."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        words[words.index("--port") + 1] = str(probe.getsockname()[1])
+    words[words.index("--port") + 1] = str(unused_port())
     with subprocess.Popen(_command(words), cwd=place, stderr=subprocess.PIPE, env=_environment()) as process:
         assert process.stderr is not None
         said = b""

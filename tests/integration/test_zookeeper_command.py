@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastlog.coordination.zookeeper import ZooKeeperSession
+from tests.harness.ports import unused_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
 SECONDS = 60
@@ -22,13 +23,8 @@ def command(*arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def test_it_serves_and_keeps_what_it_was_told(tmp_path: Path) -> None:
-    port = free_port()
+    port = unused_port()
     for expected in (None, b"1"):
         process = command("--data-dir", tmp_path / "data", "--port", port)
         assert process.stderr is not None
@@ -40,7 +36,7 @@ def test_it_serves_and_keeps_what_it_was_told(tmp_path: Path) -> None:
                 assert (found and found.data) == expected
                 session.put("/x", b"1")
             if expected is None:
-                second = command("--data-dir", tmp_path / "data", "--port", free_port())
+                second = command("--data-dir", tmp_path / "data", "--port", unused_port())
                 _, said = second.communicate(timeout=SECONDS)
                 assert second.returncode == 1
                 assert "another ZooKeeper runs on it" in said

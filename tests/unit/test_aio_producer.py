@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import random
-import socket
 import threading
 import time
 from collections.abc import Coroutine
@@ -40,6 +39,7 @@ from fastlog.wire import requests as rq
 from fastlog.wire import responses as rs
 from tests.harness import wire07
 from tests.harness.fake_broker import FakeBroker, stalled, stored
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE, sooner_than
 
 T = TypeVar("T")
@@ -53,11 +53,6 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.002)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def test_sends_are_queued_and_flushed_in_their_order() -> None:
@@ -361,7 +356,7 @@ def test_the_loop_goes_on_while_a_broker_is_asked_for_keys_alone() -> None:
     """One that was away when something without a key was sent."""
     questions = Questions()
     away = FakeBroker(partitions=2, hook=questions.hook)
-    away.port = free_port()
+    away.port = unused_port()
 
     async def main(broker: FakeBroker) -> None:
         brokers = f"{broker.address},127.0.0.1:{away.port}"
@@ -472,7 +467,7 @@ def test_a_broker_that_cannot_be_reached_is_an_error_of_each_send() -> None:
     """All who wait for the same answer get it at once."""
 
     async def main() -> None:
-        producer = Producer(f"127.0.0.1:{free_port()}", connect_timeout_ms=200)
+        producer = Producer(f"127.0.0.1:{unused_port()}", connect_timeout_ms=200)
         with sooner_than(10):
             found = await asyncio.gather(*(producer.send("t", b"x") for _ in range(100)), return_exceptions=True)
         assert all(isinstance(one, TransportError) for one in found)
@@ -498,6 +493,7 @@ def test_messages_go_on_when_a_broker_is_back() -> None:
                 await producer.close()
 
     first = FakeBroker()
+    first.port = unused_port()
     first.__enter__()
     run(main(first))
 

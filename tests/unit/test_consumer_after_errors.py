@@ -25,6 +25,7 @@ from tests.harness import wire07
 from tests.harness.consumers import consumer_of
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.hostile_answers import CODES, Reply
+from tests.harness.ports import unused_port
 from tests.harness.reading import Reading, fetching_threads, served, take, wait_until
 
 MESSAGES = [b"message %d" % number for number in range(12)]
@@ -90,7 +91,9 @@ WAYS: dict[str, Way] = {
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(max_message_bytes=1000) as fake:
+    fake = FakeBroker(max_message_bytes=1000)
+    fake.port = unused_port()
+    with fake:
         fake.logs["t", 0] = LOG
         yield fake
 

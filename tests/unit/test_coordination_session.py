@@ -16,6 +16,7 @@ from fastlog.coordination import zookeeper
 from fastlog.coordination.session import NodeExistsError, NoNodeError, SessionLostError, UnknownHostError, VersionError
 from fastlog.coordination.zookeeper import ZooKeeperSession
 from fastlog.errors import CoordinationError
+from tests.harness.ports import unused_port
 from tests.harness.reading import wait_until
 from tests.harness.session_cases import CASES, Case
 from tests.harness.timing import PATIENCE, sooner_than
@@ -362,10 +363,8 @@ def test_no_server_is_said_when_the_time_is_over_and_leaves_nothing() -> None:
 
 
 def test_a_server_that_comes_later_is_waited_for_without_spinning() -> None:
-    with WireZooKeeper() as server:
-        port = server.port
     later = WireZooKeeper()
-    later.port = port
+    later.port = unused_port()
     asked: list[float] = []
 
     def is_wanted() -> bool:
@@ -375,7 +374,7 @@ def test_a_server_that_comes_later_is_waited_for_without_spinning() -> None:
         return True
 
     session = ZooKeeperSession(
-        f"127.0.0.1:{port}", session_timeout=PATIENCE, connection_timeout=PATIENCE, is_wanted=is_wanted
+        f"127.0.0.1:{later.port}", session_timeout=PATIENCE, connection_timeout=PATIENCE, is_wanted=is_wanted
     )
     try:
         assert session.is_connected

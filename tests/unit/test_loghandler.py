@@ -26,6 +26,7 @@ from fastlog.wire import requests as rq
 from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE, sooner_than
 
 
@@ -39,11 +40,6 @@ def logger() -> Iterator[logging.Logger]:
     for handler in list(made.handlers):
         made.removeHandler(handler)
         handler.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def flushed(handler: LogHandler | StructlogProcessor) -> None:
@@ -71,7 +67,7 @@ def test_a_broker_that_is_away_costs_nothing_but_what_does_not_fit(
     logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No record waits; those that fit arrive once the broker is there, the others are counted and said once."""
-    port = free_port()
+    port = unused_port()
     handler = LogHandler(f"127.0.0.1:{port}", topic="t", queue_messages=100, connect_timeout_ms=200)
     logger.addHandler(handler)
     with sooner_than(5, "records wait for the broker"):
@@ -92,7 +88,9 @@ def test_a_broker_that_is_away_costs_nothing_but_what_does_not_fit(
 
 
 def test_a_broker_that_goes_and_comes_back_gets_what_was_written_meanwhile(logger: logging.Logger) -> None:
-    with FakeBroker() as first:
+    first = FakeBroker()
+    first.port = unused_port()
+    with first:
         handler = LogHandler(first.address, topic="t", queue_messages=50)
         logger.addHandler(handler)
         logger.info("before")
@@ -179,7 +177,7 @@ def test_whoever_is_woken_at_the_end_sees_that_it_is_the_end(
     """While no broker answers, the thread sleeps until its next try; once more would be too long."""
     monkeypatch.setattr(publisher, "_LEAST_PAUSE", 1000.0)
     monkeypatch.setattr(publisher, "_LONGEST_PAUSE", 1000.0)
-    handler = LogHandler(f"127.0.0.1:{free_port()}", topic="t", connect_timeout_ms=200, queue_time_ms=0)
+    handler = LogHandler(f"127.0.0.1:{unused_port()}", topic="t", connect_timeout_ms=200, queue_time_ms=0)
     wakeups = handler._publisher._wakeups = _LateQueue()
     logger.addHandler(handler)
     logger.info("x")
@@ -190,7 +188,7 @@ def test_whoever_is_woken_at_the_end_sees_that_it_is_the_end(
 
 
 def test_closing_is_bounded_and_says_what_is_left(logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
-    handler = LogHandler(f"127.0.0.1:{free_port()}", topic="t", close_timeout_ms=100, connect_timeout_ms=300)
+    handler = LogHandler(f"127.0.0.1:{unused_port()}", topic="t", close_timeout_ms=100, connect_timeout_ms=300)
     logger.addHandler(handler)
     logger.info("x")
     with sooner_than(10):
@@ -349,7 +347,7 @@ def test_what_fastlog_itself_logs_is_left_out() -> None:
 @pytest.mark.slow
 def test_at_the_root_a_failing_producer_brings_no_more_records() -> None:
     """What the producer says about a broker that is away would come to the same handler."""
-    handler = LogHandler(f"127.0.0.1:{free_port()}", topic="t", connect_timeout_ms=50, close_timeout_ms=100)
+    handler = LogHandler(f"127.0.0.1:{unused_port()}", topic="t", connect_timeout_ms=50, close_timeout_ms=100)
     root = logging.getLogger()
     level = root.level
     root.addHandler(handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from tests.harness import raw_format as raw
 from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE
 
 DATA = raw.message_set([b"one", b"two"])
@@ -396,15 +396,12 @@ def test_a_target_that_is_away_is_tried_again_with_pauses(
 ) -> None:
     """Ever longer ones; said once; and it is used as soon as it is back."""
     waits: list[float] = []
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    listener.close()
 
     class Away:
         pass
 
     away: Any = Away()
-    away.port = port
+    away.port = unused_port()
     original = Pipe._wait
 
     def wait(self: Pipe, connection: Any, seconds: float) -> None:
@@ -427,7 +424,7 @@ def test_a_target_that_is_away_is_tried_again_with_pauses(
         assert isinstance(error, TransportError)
         assert not piece.is_sent
         (line,) = [record.getMessage() for record in caplog.records if record.name == "fastlog.mirror.pipe"]
-        assert line.startswith(f"target broker=0: cannot reach a broker at 127.0.0.1:{port} ")
+        assert line.startswith(f"target broker=0: cannot reach a broker at 127.0.0.1:{away.port} ")
     finally:
         made.pipe.stop()
         made.pipe.join(PATIENCE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 
 import pytest
@@ -23,6 +22,7 @@ from fastlog.wire import responses as rs
 from tests.harness import wire07
 from tests.harness.broker import wait_until
 from tests.harness.fake_broker import FakeBroker, stalled, stored
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE
 
 
@@ -180,11 +180,9 @@ def test_a_broker_that_was_away_at_the_first_message_gets_its_share_once_it_is_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(router_module, "_LOOK_AGAIN_SECONDS", 0.01)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
     late = FakeBroker()
-    late.port = port
-    with FakeBroker() as there, Producer(f"{there.address},127.0.0.1:{port}") as producer:
+    late.port = unused_port()
+    with FakeBroker() as there, Producer(f"{there.address},127.0.0.1:{late.port}") as producer:
         producer.send("t", b"x")
         with late:
             wait_until("it gets messages", lambda: producer.send("t", b"y") and late.sets)

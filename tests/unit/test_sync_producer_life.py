@@ -28,6 +28,7 @@ from fastlog.wire import requests as rq
 from tests.harness.broker import wait_until
 from tests.harness.descriptors import count_descriptors
 from tests.harness.fake_broker import FakeBroker, stored
+from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE, sooner_than
 
 
@@ -153,9 +154,7 @@ def test_no_broker_is_tried_for_as_long_as_a_connection_may_take(monkeypatch: py
 
 
 def test_it_connects_when_the_broker_comes() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = unused_port()
     server: list[socket.socket] = []
     threading.Timer(0.05, lambda: server.append(socket.create_server(("127.0.0.1", port)))).start()
     producer = SyncProducer("127.0.0.1", port, connect_timeout_ms=int(PATIENCE * 1000))
