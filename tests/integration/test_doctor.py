@@ -8,11 +8,7 @@ import os
 import re
 import resource
 import socket
-import threading
 import time
-from collections import namedtuple
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,92 +24,17 @@ from fastlog.tools import doctor_machine, doctor_network
 from fastlog.tools.doctor import subject_of
 from fastlog.tools.doctor_machine import satisfies
 from fastlog.tools.findings import Subject
-from tests.harness.checkout import ROOT
-from tests.harness.command_line import Commands, Ran
-from tests.harness.descriptors import count_descriptors
+from tests.harness.command_line import Commands
+from tests.harness.doctor import DOCUMENT, EXPECTED_HERE, LEVELS, Doctor, listening
 from tests.harness.fake_broker import FakeBroker
 from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE, patch_time
 from tests.harness.zookeeper_wire import WireZooKeeper
 
-EXPECTED_HERE = {
-    "directory-temporary", "directory-in-memory", "clock-not-kept", "space-low", "space-scarce", "sync-slow",
-    "disk-discards",
-}  # fmt: skip
-"""What the machine of the tests may have, whatever the test makes; tests of these look at them alone."""
-
-
-DOCUMENT = (ROOT / "docs" / "commands.md").read_text().split("## Doctor")[1].split("\n## ")[0]
-LEVELS = {name: levels.split(", ") for name, levels in re.findall(r"^\| `([a-z-]+)` \| ([a-z, ]+) \|", DOCUMENT, re.M)}
-"""Of each fault, as documented: they decide on the exit code."""
-
-
-class Doctor:
-    """Runs the command on a log directory of its own and a free port, unless told otherwise."""
-
-    def __init__(self, commands: Commands, directory: Path) -> None:
-        self._commands = commands
-        self.directory = directory
-
-    def run(self, *arguments: str) -> Ran:
-        defaults = [] if "--log-dir" in arguments else ["--log-dir", str(self.directory)]
-        if not any(item == "--port" or item.startswith(("port=", "listeners=")) for item in arguments):
-            defaults += ["--port", "0"]
-        return self._commands("doctor", "--json", "--timeout", "10s", *defaults, *arguments)
-
-    def names(self, *arguments: str, keep: tuple[str, ...] = ()) -> list[str]:
-        """The faults that are found, each of which says what to do; the exit code is that of the worst."""
-        ran = self.run(*arguments)
-        rows = ran.rows
-        assert ran.code == any(row["level"] == "bad" for row in rows)
-        for row in rows:
-            assert (row["level"] == "ok") == ("name" not in row) == ("remedy" not in row), row
-            assert "name" not in row or row["level"] in LEVELS[row["name"]], row
-        return [row["name"] for row in rows if "name" in row and row["name"] not in EXPECTED_HERE - set(keep)]
-
-    def row(self, check: str, *arguments: str) -> dict[str, str]:
-        (found,) = [row for row in self.run(*arguments).rows if row["check"] == check]
-        assert "name" not in found or found["level"] in LEVELS[found["name"]], found
-        return found
-
 
 @pytest.fixture
 def doctor(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Doctor:
     return Doctor(Commands(capfd), tmp_path / "data")
-
-
-@contextmanager
-def listening(host: str = "127.0.0.1", *, accepts: bool = True) -> Iterator[int]:
-    """A port that somebody has: ``accepts`` each connection and ends it in order, or is bound and does not listen."""
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(accepts))
-        server.bind((host, 0))
-        if accepts:
-            server.listen()
-            server.settimeout(0.05)
-        done = threading.Event()
-
-        def serve() -> None:
-            while not done.is_set():
-                try:
-                    connection, _ = server.accept()
-                except TimeoutError:
-                    continue
-                with connection, suppress(OSError):
-                    connection.settimeout(PATIENCE)
-                    connection.shutdown(socket.SHUT_WR)
-                    while connection.recv(4096):  # what is closed with bytes unread is reset
-                        pass
-
-        thread = threading.Thread(target=serve) if accepts else None
-        if thread is not None:
-            thread.start()
-        try:
-            yield server.getsockname()[1]
-        finally:
-            done.set()
-            if thread is not None:
-                thread.join()
 
 
 # --- a machine on which nothing is wrong ---
@@ -301,210 +222,6 @@ def test_an_id_that_somebody_has(doctor: Doctor) -> None:
         config = BrokerConfig(zk_connect=server.address, broker_id=3)
         (own,) = doctor_network.check_zookeeper(Subject(config, [], 5.0, [1], is_running=True))
         assert (own.level, own.name) == ("ok", "") and "broker 3 is registered at 10.9.8.7:9092" in own.found
-
-
-# --- directories and disks ---
-
-
-def test_directories_that_cannot_be_made(doctor: Doctor, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    assert doctor.names("--log-dir", str(file)) == ["directory-unusable"]
-    assert doctor.names("--log-dir", "/proc/self/logs") == ["directory-unusable", "write-refused"]
-    beneath = doctor.row("directory", "--log-dir", str(file / "logs"))
-    assert (beneath["name"], beneath["remedy"]) == ("directory-unusable", "name another --log-dir")
-
-
-@pytest.mark.parametrize(
-    ("flags", "found", "remedy"),
-    [(os.ST_RDONLY | os.ST_NODEV, "mounted for reading only", "mount it"), (os.ST_NODEV, "may not write", "chown it")],
-)
-def test_a_directory_that_cannot_be_made_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, found: str, remedy: str
-) -> None:
-    """Nobody is told to chown what is mounted for reading only."""
-    monkeypatch.setattr(doctor_machine.os, "access", lambda path, mode: False)
-    monkeypatch.setattr(doctor_machine.os, "statvfs", lambda path: SimpleNamespace(f_flag=flags))
-    subject = Subject(BrokerConfig(), [tmp_path / "data"], 1.0)
-    (finding, *_) = doctor_machine.check_directories(subject)
-    assert finding.name == "directory-unusable" and found in finding.found and finding.remedy.startswith(remedy)
-
-
-def test_a_directory_that_is_named_twice(doctor: Doctor, tmp_path: Path) -> None:
-    """A start would find it locked, by itself."""
-    (tmp_path / "link").symlink_to(doctor.directory)
-    for other in (doctor.directory, doctor.directory / ".." / doctor.directory.name, tmp_path / "link"):
-        row = doctor.row("settings", "--log-dir", str(doctor.directory), "--log-dir", str(other))
-        assert row["name"] == "settings-unusable"
-        assert f"{other} is the directory {doctor.directory} once more" in row["found"]
-
-
-def test_a_directory_that_is_beneath_another_users(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, **how: bool) -> os.stat_result:
-        if path == doctor.directory:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return look(path, **how)
-
-    look = Path.stat
-    monkeypatch.setattr(Path, "stat", refuse)
-    (found,) = doctor_machine.check_directories(Subject(BrokerConfig(), [doctor.directory], 1.0))
-    assert (found.name, found.level) == ("directory-unusable", "bad")
-    assert found.remedy.startswith("chown it") and "Permission denied" in found.found
-
-
-def test_a_kernel_that_does_not_tell_of_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, **how: str) -> str:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    assert doctor_machine.mounted(tmp_path) == ("", frozenset())
-
-
-def test_a_directory_of_another_user(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    doctor.directory.mkdir(mode=0o700)
-    monkeypatch.setattr(doctor_machine.os, "access", lambda path, mode: not mode & os.W_OK)
-    assert doctor.names() == ["directory-unusable"]
-    assert str(os.geteuid()) in doctor.row("directory")["found"]
-
-
-def test_directories_of_two_clusters(doctor: Doctor, tmp_path: Path) -> None:
-    paths = []
-    for number, name in enumerate(("one", "two", "three", "four")):
-        path = tmp_path / name
-        path.mkdir(mode=0o700)
-        (path / "meta.properties").write_text(f"version=1\ncluster.id={'AABA'[number] * 22}\n")
-        (path / ".kafka_cleanshutdown").touch()
-        paths += ["--log-dir", str(path)]
-    assert doctor.names(*paths[:4]) == []
-    assert doctor.names(*paths[:6]) == ["directory-of-another-cluster"]
-    (row,) = [row for row in doctor.run(*paths).rows if row.get("name") == "directory-of-another-cluster"]
-    assert (
-        row["found"] == f"{tmp_path / 'three'} belongs to the cluster {'B' * 22}, and {tmp_path / 'one'} to {'A' * 22}"
-    )
-    (tmp_path / "one" / "meta.properties").write_text("version=1\n")
-    assert doctor.names(*paths[:2]) == ["directory-of-no-cluster"]
-
-
-def test_a_stop_out_of_order_and_a_directory_that_is_open(doctor: Doctor) -> None:
-    doctor.directory.mkdir(mode=0o700)
-    (doctor.directory / "meta.properties").write_text(f"version=1\ncluster.id={'A' * 22}\n")
-    assert doctor.names() == ["stop-unclean"]
-    doctor.directory.chmod(0o750)
-    assert doctor.names() == ["directory-open"]
-    assert "stop-unclean" in doctor.names("--set", "log.access=group")
-    doctor.directory.chmod(0o770)
-    for access, mode in (("owner", "go-rwx"), ("group", "g-w,o-rwx")):
-        assert doctor.row("directory", "--set", f"log.access={access}")["remedy"].startswith(f"chmod -R {mode} ")
-
-
-def test_directories_in_memory_and_far_away(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.names("--log-dir", "/dev/shm/fastlog-doctor", keep=("directory-in-memory",)) == [
-        "directory-in-memory"
-    ]
-    monkeypatch.setattr(doctor_machine, "mounted", lambda path: ("nfs4", frozenset()))
-    assert doctor.names() == ["directory-remote"]
-    monkeypatch.setattr(doctor_machine, "mounted", lambda path: ("ext4", frozenset()))
-    for place in ("/tmp", "/var/tmp"):
-        found = doctor.names("--log-dir", f"{place}/fastlog-doctor", keep=("directory-temporary",))
-        assert found == ["directory-temporary"]
-
-
-@pytest.mark.parametrize(("options", "found"), [("rw,discard", ["disk-discards"]), ("rw,nodiscard", []), ("rw", [])])
-def test_a_disk_that_discards(options: str, found: list[str], doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = doctor.directory.parent.stat().st_dev
-    read = Path.read_text
-
-    def read_text(path: Path, **how: str) -> str:
-        if path != Path("/proc/self/mountinfo"):
-            return read(path, **how)
-        return (
-            "21 1 99:1 / /other rw - xfs /dev/b rw,discard\n"
-            f"22 1 {os.major(device)}:{os.minor(device)} / / rw,relatime shared:1 - ext4 /dev/a {options}\n"
-        )
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    assert doctor.names(keep=("disk-discards",)) == found
-    assert doctor_machine.mounted(doctor.directory.parent)[0] == "ext4"
-
-
-def test_a_slow_disk(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    took = iter([0.06, 0.06, 0.06, 0.0, 0.0, 0.0, 0.0, 0.06, 0.06, 0.0])
-    monkeypatch.setattr(doctor_machine.os, "fdatasync", lambda fd: time.sleep(next(took)))
-    assert doctor.names(keep=("sync-slow",)) == ["sync-slow"]
-    assert doctor.names(keep=("sync-slow",)) == []  # two of five are not the rule
-
-
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [(errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EROFS, "mount"), (errno.EIO, "dmesg")],
-)
-def test_a_disk_that_refuses(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str) -> None:
-    def refuse(*arguments: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(doctor_machine.os, "pwrite", refuse)
-    assert doctor.names() == ["write-refused"]
-    assert remedy in doctor.row("disk")["remedy"]
-
-
-@pytest.mark.parametrize("refusal", [0, errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
-def test_a_try_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
-    """Also where every file has a name, and where the disk fills meanwhile."""
-    opened, written = os.open, os.pwrite
-
-    def open_file(path: object, flags: int, *more: int, **options: object) -> int:
-        if refusal and flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(refusal, os.strerror(refusal))
-        return opened(path, flags, *more, **options)  # type: ignore[call-overload, no-any-return]
-
-    monkeypatch.setattr(doctor_machine.os, "open", open_file)
-    before = count_descriptors()
-    positions: list[int] = []
-
-    def write(fd: int, data: bytes, position: int) -> int:
-        positions.append(position)
-        return written(fd, data, position) if len(positions) < 8 else 5
-
-    monkeypatch.setattr(doctor_machine.os, "pwrite", write)
-    assert len(doctor_machine.sync_seconds(tmp_path)) == 5
-    assert positions == [0, 4096, 8192, 12288, 16384]
-    with pytest.raises(OSError, match="No space left"):
-        doctor_machine.sync_seconds(tmp_path)
-    assert list(tmp_path.iterdir()) == [] and count_descriptors() == before
-
-
-def test_a_directory_that_cannot_be_opened_is_not_tried_another_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor_machine.tempfile, "mkstemp", lambda **_: pytest.fail("it was"))
-    with pytest.raises(FileNotFoundError):
-        doctor_machine.sync_seconds(tmp_path / "none")
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(1023, "1023 bytes"), (1024, "1.0 KiB"), (2**20, "1.0 MiB"), (3 * 2**30, "3.0 GiB"), (2**40, "1.0 TiB")],
-)
-def test_sizes(size: int, text: str) -> None:
-    assert doctor_machine._size(size) == text
-
-
-@pytest.mark.parametrize(
-    ("free", "free_files", "name"),
-    [(149, 50, "space-low"), (150, 50, ""), (50, 50, "space-low"), (49, 50, "space-scarce"), (500, 49, "inodes-few")],
-)
-def test_room(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, free: int, free_files: int, name: str) -> None:
-    statistics = namedtuple("statistics", "f_bavail f_blocks f_frsize f_files f_favail")
-    monkeypatch.setattr(doctor_machine.os, "statvfs", lambda path: statistics(free, 1000, 2**20, 1000, free_files))
-    assert doctor.row("space").get("name", "") == name
-
-
-@pytest.mark.parametrize(("free", "name"), [(16 * 2**20, ""), (16 * 2**20 - 1, "space-scarce")])
-def test_room_on_a_small_disk(monkeypatch: pytest.MonkeyPatch, free: int, name: str) -> None:
-    """All of it is free, and that is soon over."""
-    statistics = SimpleNamespace(f_bavail=free, f_blocks=free, f_frsize=1, f_files=0, f_favail=0)
-    monkeypatch.setattr(doctor_machine.os, "statvfs", lambda path: statistics)
-    assert doctor_machine._space(Path("/")).name == name
 
 
 # --- limits, clock, memory, versions ---
@@ -726,7 +443,7 @@ def test_a_broker_that_runs(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> 
         assert __version__ in doctor.row("versions", *own)["found"]
         monkeypatch.undo()
         running.fill_disk()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         while "not-ready" not in (found := doctor.names(*own)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert found == ["not-ready"]
@@ -735,11 +452,7 @@ def test_a_broker_that_runs(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_listeners_of_one_protocol(doctor: Doctor) -> None:
     """One for today's protocol alone has no request that says whose it is."""
-    keeper = [socket.socket() for _ in range(2)]
-    for each in keeper:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        each.bind(("127.0.0.1", 0))
-    old, new = (each.getsockname()[1] for each in keeper)
+    old, new = unused_port(), unused_port()
     listeners = f"OLD://127.0.0.1:{old},NEW://127.0.0.1:{new}"
     protocols = "OLD:kafka-0.7,NEW:kafka"
     given = {"listeners": listeners, "listener.protocol.map": protocols, "max.connections": "100"}
@@ -752,8 +465,6 @@ def test_listeners_of_one_protocol(doctor: Doctor) -> None:
         assert "broker-silent" in doctor.names(*own, elsewhere)
         told = f"advertised.listeners=NEW://localhost:{new}"
         assert doctor.row("told NEW", *own, f"listeners={listeners}", "--set", told)["level"] == "ok"
-    for each in keeper:
-        each.close()
 
 
 @pytest.mark.slow
