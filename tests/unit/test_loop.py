@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import re
 import resource
@@ -18,6 +19,7 @@ import pytest
 
 from fastlog.log import _files
 from tests.harness import raw_client as raw
+from tests.harness import today
 from tests.harness.broker import wait_until
 from tests.harness.processor import Processor, answered
 from tests.harness.timing import PATIENCE
@@ -25,6 +27,8 @@ from tests.harness.timing import PATIENCE
 BAD_FRAME = struct.pack(">i", -5)
 QUESTION = raw.offsets_frame("nothing", 0, raw.LATEST, 1)
 LONG_MS = 10_000_000
+STALLS_SECONDS = 1.0
+"""How long a send waits when nobody reads any more."""
 HANDOFFS_PER_TURN = 64
 LAST_CALL = 2.5
 """How long a stop waits for who waits."""
@@ -227,6 +231,30 @@ def test_what_is_handed_over_at_the_stop_is_served_however_much_it_is(tmp_path: 
     for client in clients:
         with client:
             assert client.recv(100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("question", [QUESTION, today.request(today.API_VERSIONS, 0, {})], ids=["0.7", "today"])
+def test_connections_that_are_left_open_are_closed_when_their_processor_is_garbage(
+    tmp_path: Path, question: bytes
+) -> None:
+    """Part of a cycle, as what a traceback keeps is; its protocols are there until each connection was closed."""
+    running = Processor(tmp_path)
+    with running.connect() as client:
+        client.settimeout(STALLS_SECONDS)
+        with pytest.raises(TimeoutError):
+            while True:
+                client.sendall(question * 100)
+        running.close()
+        assert running.loop.held["connections"] == 1, "its client takes no answers"
+        garbage: list[object] = [running.__dict__.pop("loop")]
+        garbage.append(garbage)
+        del running, garbage
+        gc.collect()
+        client.settimeout(PATIENCE)
+        with contextlib.suppress(ConnectionResetError):
+            while client.recv(1 << 16):
+                pass
 
 
 def test_a_stop_waits_for_who_waits_and_longer_where_a_disk_stalls(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ or, if it names several topics, the length of the first name; and no topic has a
     0.7     size 4 | id 2  | count 2   | length 2 | name ...                                 (MULTIFETCH, MULTIPRODUCE)
 """
 
+cimport cython
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
 
@@ -67,6 +68,8 @@ cdef bint is_of_today(Kinds kinds, const uint8_t* p, size_t n) noexcept nogil:
     return key > LAST_OF_07 or (version > 0 and be16(p + SIZE_BYTES + 4) == 0)
 
 
+@cython.final
+@cython.no_gc_clear  # connections are closed when their processor is freed
 cdef class FirstRequest(Protocol):
     """Gives each connection of one processor's listeners to one of two protocols, as soon as it has sent 14 bytes or a request.
 

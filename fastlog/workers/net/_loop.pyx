@@ -95,7 +95,7 @@ cdef class Loop:
         self.stalled_ns = stalled_ms * 1000000
         self.counters = fl_cell_at(arena.header, process).counters
         self.seen = FL_SEEN_ALL
-        self.connections = Connections(arena, helper, files, list(protocols), process, connection_limit, send_buffer,
+        self.connections = Connections(arena, helper, files, tuple(protocols), process, connection_limit, send_buffer,
                                        receive_buffer, memory_bytes, retry_ms, turn_ms, self.remote, slot_waits)
         self.watch_fd(arena.eventfds[process], TAG_WAKE, EPOLLIN)
         self.watch_fd(signal_fd, TAG_SIGNAL, EPOLLIN)

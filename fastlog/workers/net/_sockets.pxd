@@ -40,7 +40,7 @@ cdef class Connections:
     cdef Remote remote                    # does the jobs that no thread does
     cdef SlotWaits slot_waits
     cdef Pool pool
-    cdef list protocols                   # what each listener speaks, by its place
+    cdef tuple protocols                  # what each listener speaks; a list could be emptied before __dealloc__
     cdef void* protocol_at[MAX_LISTENERS] # the same, for compiled code
     cdef int listener_count
     cdef int process, epoll, send_buffer, receive_buffer

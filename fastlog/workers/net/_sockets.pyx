@@ -64,7 +64,7 @@ cdef enum:
 cdef class Connections:
     """The connections of one processor, its epoll, and what they wait for; the loop's thread only."""
 
-    def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, list protocols, int process, connection_limit,
+    def __cinit__(self, Arena arena, Helper helper, SegmentFiles files, tuple protocols, int process, connection_limit,
                   send_buffer, receive_buffer, memory_bytes, retry_ms, turn_ms, Remote remote, SlotWaits slot_waits):
         cdef int i
         cdef Protocol protocol
