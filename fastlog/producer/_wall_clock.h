@@ -12,7 +12,8 @@ enough, the clock is asked. A step of the clock shows within a millisecond. Guar
 #define FL_MILLISECOND_NS 1000000
 #define FL_LEAST_GAP_NS 10000000        /* between the two looks that measure the counter */
 #define FL_MOST_GAP_NS 10000000000      /* behind a longer one it is measured anew: the machine may have slept */
-#define FL_LEAST_GAPS 64                /* as many times as long as both looks together is the gap */
+#define FL_LEAST_GAPS 64                /* as many times as long as both looks together is the gap, ... */
+#define FL_LEAST_RATE (1.0 - 1.0 / FL_LEAST_GAPS) /* ... so that the counter is at least so many times as quick as measured */
 
 struct fl_wall_clock {
     int64_t ms;                         /* what holds ... */
@@ -36,7 +37,7 @@ static inline uint64_t fl_count(void) {
 }
 
 /* What the clocks showed between two counts: measure the counter, and note for how long the millisecond holds. It may be
-taken for over too early, as both clocks are read behind `before`. */
+taken for over too early, as both clocks are read behind `before` and the counter may be slower than measured. */
 static int64_t fl_note_time(struct fl_wall_clock *clock, uint64_t before, uint64_t after, int64_t wall_ns, int64_t ns) {
     int64_t gap = ns - clock->counted_ns;
     uint64_t counts = before - clock->counted, doubt = after - before;
@@ -50,7 +51,7 @@ static int64_t fl_note_time(struct fl_wall_clock *clock, uint64_t before, uint64
         clock->counted = before, clock->doubt = doubt, clock->counted_ns = ns;
     clock->ms = wall_ns / FL_MILLISECOND_NS;
     clock->from = before;
-    clock->length = (uint64_t)((double)(FL_MILLISECOND_NS - wall_ns % FL_MILLISECOND_NS) * clock->per_ns);
+    clock->length = (uint64_t)((double)(FL_MILLISECOND_NS - wall_ns % FL_MILLISECOND_NS) * clock->per_ns * FL_LEAST_RATE);
     return clock->ms;
 }
 

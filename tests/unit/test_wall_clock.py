@@ -40,7 +40,7 @@ def test_a_millisecond_holds_until_it_is_over() -> None:
     clock = looked(1, 20 * MS + 400_000)
     assert clock.per_ns == pytest.approx(COUNTS)
     counts = COUNTS * (20 * MS + 400_000)
-    assert clock.at(counts) == clock.at(counts + COUNTS * 599_999) == START + 20
+    assert clock.at(counts) == clock.at(counts + COUNTS * 590_000) == START + 20
     assert clock.at(counts + COUNTS * 600_001) is None
     assert clock.at(counts - 1) is None, "a counter that goes back says nothing"
 
@@ -71,12 +71,22 @@ def test_looks_that_took_long_measure_nothing() -> None:
         assert clock.per_ns == pytest.approx(COUNTS)
 
 
+def test_a_millisecond_does_not_hold_too_long_where_the_counter_seemed_too_quick() -> None:
+    """The clock was read at the end of the first look, as late as that may be, and at the beginning of the second."""
+    clock, late = WallClock(), 20 * MS // 64 - 100
+    clock.note(0, COUNTS * late, START * MS, 7 + late)
+    clock.note(COUNTS * 20 * MS, COUNTS * 20 * MS + 30, START * MS + 20 * MS, 7 + 20 * MS)
+    assert clock.per_ns > COUNTS * 1.015
+    assert clock.at(COUNTS * (20 * MS + 980_000)) == START + 20
+    assert clock.at(COUNTS * 21 * MS) is None
+
+
 def test_what_was_measured_goes_on_counting_over_short_gaps() -> None:
     clock = looked(1, 20 * MS, 20 * MS + 1_100_000)
     assert clock.per_ns == pytest.approx(COUNTS)
     assert clock.at(COUNTS * (21 * MS + 900_000)) == START + 21
     clock = looked(1, 20 * MS, 20 * MS + 1_100_000, 45 * MS)
-    assert clock.at(COUNTS * (45 * MS + 999_000)) == START + 45
+    assert clock.at(COUNTS * (45 * MS + 980_000)) == START + 45
 
 
 def test_a_counter_that_begins_anew_is_measured_anew() -> None:
