@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -17,6 +18,7 @@ from tests.harness.broker import Broker, wait_until
 from tests.harness.ports import unused_port
 from tests.harness.producers import PARTITIONS, all_messages, messages_of
 from tests.harness.proxy import Proxy
+from tests.harness.timing import PATIENCE
 
 
 @pytest.mark.slow
@@ -109,12 +111,15 @@ def test_behind_a_load_balancer(start_broker: Callable[..., Broker], topic: str,
         assert stats.connections >= 25
         assert stats.possible_duplicates == 0
         with Producer(proxy.address, acks=acks, reconnect_time_interval_ms=20) as producer:
-            for number in range(1500, 1520):
-                producer.send(topic, b"%d" % number)
-                time.sleep(0.005)
-            assert producer.stats().connections >= 3
+            sent = itertools.count(1500)
+
+            def go_on() -> bool:
+                producer.send(topic, b"%d" % next(sent))
+                return producer.stats().connections >= 3
+
+            wait_until("it has connected anew twice", go_on, pause=0.005)
     shares = [all_messages(each, topic) for each in (first, second)]
-    assert sorted(int(payload) for share in shares for payload in share) == list(range(1520))
+    assert sorted(int(payload) for share in shares for payload in share) == list(range(next(sent)))
     assert min(map(len, shares)) > 400
 
 
@@ -214,6 +219,8 @@ def test_the_disk_was_full(acks: str) -> None:
 
             send_for(0.1)
             wait_until("some are stored", lambda: producer.stats().delivered > 0)
+            if acks == "flushed":  # what is appended is not refused any more: it is flushed once there is room
+                producer.flush(PATIENCE)
             running.fill_disk()
             send_for(0.2)
             wait_until("each partition tries one request alone", lambda: _both_wait(producer))

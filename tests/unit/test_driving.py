@@ -135,6 +135,7 @@ def test_who_comes_before_the_reading_is_given_back_drives_once_it_is(
     def gives(self: Fetch) -> Any:
         if late and not self._is_paused:
             late.clear()
+            self._wake()  # it may have found nothing before the thread said that it stands by
             wait_until(lambda: self.is_starved)
         return give(self)
 

@@ -133,7 +133,7 @@ TROUBLES = {
     "says a size of nothing": Trouble(says(lambda answer: bytes(4), is_silent)),
     "is silent": Trouble(is_silent, fields={"socket_timeout_ms": 50}),
     "is silent in the answer": Trouble(says(lambda answer: answer[:20], is_silent), fields={"socket_timeout_ms": 50}),
-    "gives up with the time": Trouble(is_silent, fails=True, fields={"delivery_timeout_ms": 50}),
+    "gives up with the time": Trouble(is_silent, fails=True, fields={"delivery_timeout_ms": 400}),
     "gives up with the tries": Trouble(closes, fails=True, fields={"num_retries": 0}),
     "disk full for a while": Trouble(refuses(103), times=3),
     "disk full, no tries": Trouble(refuses(103), fails=True, fields={"num_retries": 0}),

@@ -105,7 +105,7 @@ def test_a_replay_whose_connection_breaks_fails(
     source, command = replayed
     source.logs["a", 0] = encode_set(SHORT)
     plain.hook = refuse
-    ran = commands(*command, "--rate", "2000")
+    ran = commands(*command, "--rate", "400")
     assert ran.code == 1 and "may be lost" in ran.refused()[0]
 
 
