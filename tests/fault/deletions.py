@@ -143,7 +143,7 @@ def _look_at_what_is_left(broker: Broker, outcome: Outcome) -> None:
         items = [
             item for item in broker.log_dirs[0].iterdir() if not item.name.startswith((".lock", ".fastlog-fl", "meta."))
         ]
-        return [item.name for item in items if not item.is_dir() or any(x.stat().st_size for x in item.glob("*.kafka"))]
+        return [item.name for item in items if not item.is_dir() or any(map(_size, item.glob("*.kafka")))]
 
     def held() -> list[str]:
         return [path for child in broker.children() for path in _open_paths(child.pid) if "-delete" in path]
@@ -155,6 +155,14 @@ def _look_at_what_is_left(broker: Broker, outcome: Outcome) -> None:
     with broker.connect() as client:
         made = client.create_topic("all", PARTITIONS)
         outcome.expect(made == (0, PARTITIONS), f"of {PARTITIONS} slots, a topic gets {made}")
+
+
+def _size(path: Path) -> int:
+    """In bytes; 0 where it was deleted just now."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _open_paths(pid: int) -> Iterator[str]:

@@ -38,6 +38,8 @@ def threads(broker: Broker) -> int:
 def forget(directory: Path) -> None:
     """Have the kernel drop the pages of a partition's files; what is flushed it can."""
     for path in directory.iterdir():
+        if path.suffix == ".tmp":  # which has another name soon
+            continue
         fd = os.open(path, os.O_RDONLY)
         os.fdatasync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
