@@ -120,9 +120,9 @@ def violations_at(memory: Memory, place: int, directory: Path) -> Iterator[str]:
         yield from ask_all(workers, refuse)
         refuse()
         memory.refuse(place, 0)
-        workers.wait_held(before)
+        workers.wait_held(before, or_less=True)
         check_served(workers)
-        workers.wait_held(before)
+        workers.wait_held(before, or_less=True)
     if not refused:
         yield "nothing was refused"
 
