@@ -120,9 +120,9 @@ def violations_at(memory: Memory, place: int, directory: Path) -> Iterator[str]:
         yield from ask_all(workers, refuse)
         refuse()
         memory.refuse(place, 0)
-        workers.wait_held(before, or_less=True)
+        workers.wait_held(before, files_may_close=True)
         check_served(workers)
-        workers.wait_held(before, or_less=True)
+        workers.wait_held(before, files_may_close=True)
     if not refused:
         yield "nothing was refused"
 

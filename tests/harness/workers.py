@@ -150,17 +150,23 @@ class Workers:
                     found[target.partition(":[")[0].removeprefix(f"{self.directory}/")] += 1
         return found
 
-    def wait_held(self, expected: Mapping[str, int], *, or_less: bool = False) -> None:
+    def wait_held(self, expected: Mapping[str, int], *, files_may_close: bool = False) -> None:
         """Returns once they hold exactly this; says what differs when that does not come.
 
-        ``or_less`` where a heartbeat is short: the flusher closes files of partitions that have been idle for 2 s.
+        ``files_may_close`` where a heartbeat is short: the flusher closes those of partitions that were idle for 2 s.
         """
         wanted = Counter(expected)
+
+        def differing(now: Counter[str]) -> set[str]:
+            names = {name for name in {*now, *wanted} if now[name] != wanted[name]}
+            closed = {name for name in names if "/" in name and 0 <= now[name] < wanted[name]}
+            return names - closed if files_may_close else names
+
         try:
-            wait_until("all is given back", lambda: self.held() <= wanted if or_less else self.held() == wanted)
+            wait_until("all is given back", lambda: not differing(self.held()))
         except AssertionError:
             now = self.held()
-            different = {name for name in {*now, *expected} if now[name] != expected.get(name, 0)}
+            different = differing(now)
             raise AssertionError({name: (expected.get(name, 0), now[name]) for name in different}) from None
 
     def count(self, name: str) -> int:

@@ -57,7 +57,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_source_that_is_the_target_is_refused_before_anything_is_forwarded(
+def test_a_source_that_is_the_target_is_refused_before_anything_of_it_is_forwarded(
     site: Callable[..., Site], host: str
 ) -> None:
     """Whatever its address is written like. Another source, whose brokers are known first, goes on until then."""
@@ -82,6 +82,40 @@ def test_a_source_that_is_the_target_is_refused_before_anything_is_forwarded(
         found.target = target
     has = found.sources["one"].logs["t", 0]
     assert has.startswith(SET) and MORE.startswith(has[len(SET) :])
+    assert not found.committed()
+
+
+def test_a_source_that_does_not_come_holds_up_no_other(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it turns out to be the target once it does: the other one is forwarded until then, and it never is."""
+    found = site(names=("other", "one"))
+    target, found.target = found.target, found.sources["one"]
+    for name, data in (("other", MORE), ("one", SET)):
+        found.put(data, name=name)
+        found.show("t", name)
+    config = found.config()
+    object.__setattr__(config.target.producer, "broker_list", f"0:127.0.0.1:{found.target.port}")
+    comes, join = threading.Event(), MessageSource._join
+
+    def joins(self: MessageSource) -> None:
+        if self.name == "one":
+            comes.wait(PATIENCE)
+        join(self)
+
+    monkeypatch.setattr(MessageSource, "_join", joins)
+    mirror = Mirror(config)
+    mirror.start()
+    try:
+        wait_until("the other is forwarded", lambda: found.target.logs["t", 0] == SET + MORE)
+        comes.set()
+        with pytest.raises(ConfigError, match="one is the target itself"):
+            mirror.wait(PATIENCE)
+    finally:
+        comes.set()
+        mirror.stop()
+        found.target = target
+    assert found.sources["one"].logs["t", 0] == SET + MORE
     assert not found.committed()
 
 
