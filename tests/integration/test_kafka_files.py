@@ -18,6 +18,7 @@ from fastlog.log.kafka_files import read_topic_id
 from fastlog.record_batches import Record, build, records
 from tests.harness import real_kafka
 from tests.harness.batch_load import Client
+from tests.harness.kafka_python import sockets_may_stay_open
 from tests.harness.shared_log import DONE
 from tests.harness.stored_batches import batch
 from tests.unit.test_producer_snapshots import DUPLICATE, Numbered
@@ -45,6 +46,7 @@ def producer(kafka: real_kafka.Kafka, codec: str | None = None) -> Iterator[Kafk
         made.close()
 
 
+@sockets_may_stay_open()
 def consumed(kafka: real_kafka.Kafka, topic: str, count: int) -> list[tuple[int, bytes]]:
     """Offset and value of so many records from the beginning."""
     consumer = KafkaConsumer(bootstrap_servers=kafka.address, consumer_timeout_ms=60_000, check_crcs=True)

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.harness import raw_client as raw
 from tests.harness.broker import Broker, wait_until
+from tests.harness.kafka_python import sockets_may_stay_open
 from tests.harness.ports import unused_port
 from tests.harness.timing import PATIENCE
 from tests.harness.today_members import KINDS, Members, produce
@@ -82,9 +83,23 @@ def consumer(address: str, group: str, **more: Any) -> Consumer:
     return Consumer(settings | {"enable.auto.commit": False, "session.timeout.ms": 6000} | more)
 
 
+@sockets_may_stay_open()
+def read_by_kafka_python(address: str, topic: str, count: int) -> list[int]:
+    """So many numbers of a topic, by a member of the group of its name, which then commits and leaves."""
+    from kafka import KafkaConsumer
+
+    member = KafkaConsumer(
+        topic, bootstrap_servers=address, group_id=topic, enable_auto_commit=False, consumer_timeout_ms=30_000
+    )
+    found = [int(next(member).value) for _ in range(count)]
+    member.commit()
+    member.close()
+    return found
+
+
 def test_reading_goes_on_behind_what_was_committed(address: str) -> None:
     """In the middle of a batch, by another client's reader, with the text that was committed."""
-    kafka = pytest.importorskip("kafka")
+    pytest.importorskip("kafka")
     producer = Producer({"bootstrap.servers": address, "linger.ms": 100})
     for number in range(10):
         producer.produce("middle", b"%d" % number, partition=0)
@@ -99,12 +114,7 @@ def test_reading_goes_on_behind_what_was_committed(address: str) -> None:
     (row,) = first.committed([TopicPartition("middle", 0)], PATIENCE)
     assert (row.offset, row.metadata) == (4, "so far")
     first.close()
-    second = kafka.KafkaConsumer(
-        "middle", bootstrap_servers=address, group_id="middle", enable_auto_commit=False, consumer_timeout_ms=30_000
-    )
-    assert [int(next(second).value) for _ in range(6)] == [4, 5, 6, 7, 8, 9]
-    second.commit()
-    second.close()
+    assert read_by_kafka_python(address, "middle", 6) == [4, 5, 6, 7, 8, 9]
     third = consumer(address, "middle")
     (row,) = third.committed([TopicPartition("middle", 0)], PATIENCE)
     assert row.offset == 10
