@@ -9,8 +9,7 @@ import pytest
 
 from fastlog.kafka_codes import Code
 from fastlog.log import _files
-from fastlog.workers.coordinator import dispatch
-from fastlog.workers.coordinator import topics as topics_module
+from fastlog.workers.coordinator import dispatch, producer_ids
 from tests.harness.coordinated import Coordinated
 
 
@@ -22,7 +21,7 @@ def running(memory: Path) -> Iterator[Coordinated]:
 
 def test_no_producer_id_is_given_twice(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is one of a block taken from the next one."""
-    monkeypatch.setattr(topics_module, "ID_BLOCK", 4)
+    monkeypatch.setattr(producer_ids, "BLOCK", 4)
     with Coordinated(memory / "log") as first:
         found = first.producer_ids(5)
         first.loop.close()

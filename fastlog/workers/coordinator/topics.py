@@ -32,13 +32,14 @@ from fastlog.log.files import FileOps
 from fastlog.log.formats import format_name
 from fastlog.log.formats.record_batches import RECORD_BATCHES
 from fastlog.log.manager import CreationBusyError, LogManager, OtherTopicError
-from fastlog.log.metadata import CREATED, CREATING, DELETED, DELETING, Topic, producer_ids, topic_change
+from fastlog.log.metadata import CREATED, CREATING, DELETED, DELETING, Topic, topic_change
 from fastlog.log.slots import SlotView
 from fastlog.segment_files import KAFKA_0_7
 from fastlog.workers.coordinator import topic_settings
 from fastlog.workers.coordinator.internal_log import Disk
 from fastlog.workers.coordinator.loop import Loop, Step, Until, Wait
 from fastlog.workers.coordinator.metadata_log import MetadataLog
+from fastlog.workers.coordinator.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,6 @@ RETRY_SECONDS = 5.0
 """After what a dead coordinator left open could not be finished."""
 ADOPT_SECONDS = 0.5
 """After a topic has appeared that others made: its partitions come one after the other."""
-ID_BLOCK = 1000
-"""Producer ids that are taken at once; those of a block that are not given out are lost with the process."""
 MOST_PARTITIONS = 4096
 """The most partitions of a topic that one request creates."""
 ILLEGAL_NAME = "Topic name is invalid: the legal characters are ASCII alphanumerics, '.', '_' and '-', 249 at most"
@@ -103,9 +102,8 @@ class Topics:
         appender = Appender(arena, SegmentFiles(arena, 16), COORDINATOR)
         self.disk = Disk(arena, self._files, self._workers_manager, self._manager, appender)
         self._log = MetadataLog(config, self.disk, loop)
+        self.producer_ids = ProducerIds(arena, self._log)
         self._busy: dict[str, Pending] = {}  # names in transition
-        self._ids = iter(range(0))  # producer ids that are taken and not given out
-        self._is_taking_ids = False
         self._is_adopting = False
         self._adopted_at = -1  # changes of the arena that were looked at
         self.on_deleted: Callable[[str], object] = lambda _: None
@@ -592,27 +590,6 @@ class Topics:
         finally:
             self._arena.create_unlock()
         return True
-
-    # -- producer ids --------------------------------------------------------------------------------------------------
-
-    def new_producer_id(self) -> Generator[Wait, Any, int]:
-        """A number that no producer has had.
-
-        Raises:
-            OSError, LogError: the next block cannot be written down.
-        """
-        while (found := next(self._ids, None)) is None:
-            if self._is_taking_ids:
-                yield Until(lambda: not self._is_taking_ids, time.monotonic() + NAMES_SECONDS)
-                continue
-            self._is_taking_ids = True
-            try:
-                first = max(self._log.state.next_producer_id, self._arena.largest_producer + 1)
-                yield from self._log.write([producer_ids(first + ID_BLOCK)])
-                self._ids = iter(range(first, first + ID_BLOCK))
-            finally:
-                self._is_taking_ids = False
-        return found
 
     # -- work ----------------------------------------------------------------------------------------------------------
 

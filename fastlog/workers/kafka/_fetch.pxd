@@ -6,7 +6,7 @@ from fastlog.workers._reads cimport Reads
 from fastlog.workers.kafka._exchange cimport Exchange, Fetching, FetchPart, FetchTopic, Head
 from fastlog.workers.kafka._kinds cimport Kinds
 from fastlog.workers.kafka._topics cimport Topics
-from fastlog.workers.kafka._wire cimport Reader, Writer
+from fastlog.workers.kafka._wire cimport Writer
 from fastlog.workers.net._connection cimport Conn
 from fastlog.workers.net._slot_waits cimport SlotWaits
 
@@ -24,7 +24,6 @@ cdef class Fetches:
     cdef int fetch(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
     cdef int answer_nobody(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size) noexcept nogil
     cdef int begin(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil
-    cdef int read(self, Reader* r, const Head* head, Fetching* out, bint fills, int* session) noexcept nogil
     cdef int refuse(self, Conn* c, const Head* head, int code) noexcept nogil
     cdef int look(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, int* work) noexcept nogil
     cdef int look_at(self, Conn* c, Exchange* x, const uint8_t* p, FetchPart* part) noexcept nogil

@@ -1,6 +1,6 @@
 """FETCH: the batches of its partitions, from the offset that each asks for, as soon as there are enough or its time is over.
 
-Versions 4 to 16. From 5 on parts have the log start, from 7 on there are sessions, 9 brings leader epochs, 12 is the first
+From version 5 on parts have the log start, from 7 on there are sessions, 9 brings leader epochs, 12 is the first
 flexible one, and from 13 on topics go by their ids. No session is ever made: the answer says session 0, and clients ask for all
 they want each time. The last stable offset is the visible end, as there are no transactions.
 
@@ -33,11 +33,11 @@ from fastlog.workers.kafka._exchange cimport (
     BRIDGED_PART, BRIDGING, CLOSE, DONE, HOLDING, LOOKING, MALFORMED, PUTTING, READING, Exchange, Fetching, FetchPart, FetchTopic, Head,
     enter,
 )
+from fastlog.workers.kafka._fetch_request cimport read_fetch
 from fastlog.workers.kafka._kinds cimport FETCH, Kinds, api_of
 from fastlog.workers.kafka._topics cimport ID_BYTES, Topics, is_bridged, is_todays
 from fastlog.workers.kafka._wire cimport (
-    FRAME_HEAD, MOST_ITEMS, Reader, add16, add32, add64, add_array, add_bytes, add_string, add_tags, add_varint, begin_answer,
-    get8, get32, get64, get_array, get_string, skip_tags, take, writer_free,
+    FRAME_HEAD, add16, add32, add64, add_array, add_bytes, add_string, add_tags, add_varint, begin_answer, writer_free,
 )
 from fastlog.workers.net._connection cimport (
     TURN_STEPS, WAIT_JOB, WAIT_ROOM, WAIT_SLOTS, WAIT_TURN, WAIT_VISIBLE, Conn, SlotWait, Span, answer_admitted, answers_give, answers_take, out_bytes,
@@ -46,9 +46,6 @@ from fastlog.workers.net._connection cimport (
 
 cdef enum:
     TURN_PARTS = 512             # looked at, or put into the answer, before others have a turn
-    MOST_BYTES = 1 << 30         # of records in an answer, whose size is a signed 32-bit number
-    IDS_SINCE = 13               # version
-    COMMITTED = 1                # isolation level
     MOST_CONVERTED = 1 << 20     # bytes that a part of a topic of 0.7 gets, unless one message is larger
     MOST_BRIDGED = 4 << 20       # of all such parts together, about; the others come with the next request
     MOST_READS = 4               # of the beginning of a part, before it counts as one that memory does not hold
@@ -125,7 +122,6 @@ cdef class Fetches:
         One that is under way ends, too: what was made of its answer has been dropped, and its size has no place any more.
         """
         cdef Fetching sized
-        cdef Reader r
         cdef int session = 0
         if x.fetching != NULL:
             self.forget(c, x)
@@ -133,8 +129,7 @@ cdef class Fetches:
                 c.pool.answering = NULL
             return DONE
         memset(&sized, 0, sizeof(sized))
-        r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
-        if self.read(&r, head, &sized, False, &session) != 0:
+        if read_fetch(p, size, head, &sized, &session, False) != 0:
             return MALFORMED
         fl_bump(&self.counters[<int>N_FETCH], 1)
         return DONE
@@ -143,14 +138,12 @@ cdef class Fetches:
 
     cdef int begin(self, Conn* c, Exchange* x, const Head* head, const uint8_t* p, size_t size, uint64_t now_ns) noexcept nogil:
         """Read the request into ``fetching``, or answer that it cannot be. An ``Outcome``."""
-        cdef Reader r
         cdef Fetching sized
         cdef Fetching* f
         cdef size_t bytes
         cdef int session = 0
         memset(&sized, 0, sizeof(sized))
-        r.p, r.size, r.at, r.bad, r.flexible = p, size, head.body, False, head.flexible
-        if self.read(&r, head, &sized, False, &session) != 0:
+        if read_fetch(p, size, head, &sized, &session, False) != 0:
             return MALFORMED
         bytes = sizeof(Fetching) + <size_t>sized.topic_count * sizeof(FetchTopic) + <size_t>sized.part_count * sizeof(FetchPart)
         if not answer_admitted(c, bytes + <size_t>sized.part_count * 2 * sizeof(Span)):
@@ -164,9 +157,7 @@ cdef class Fetches:
         memcpy(f, &sized, sizeof(Fetching))
         f.parts = <FetchPart*>(f + 1)
         f.topics = <FetchTopic*>(f.parts + f.part_count)
-        f.topic_count = f.part_count = 0
-        r.at = head.body
-        self.read(&r, head, f, True, &session)
+        read_fetch(p, size, head, f, &session, True)
         f.counted = bytes
         answers_take(c, bytes)
         f.begun = <int>(x.rotation % <uint32_t>f.part_count) if f.part_count else 0
@@ -176,76 +167,6 @@ cdef class Fetches:
         fl_bump(&self.counters[<int>N_FETCH], 1)
         enter(x, LOOKING)
         return DONE
-
-    cdef int read(self, Reader* r, const Head* head, Fetching* out, bint fills, int* session) noexcept nogil:
-        """Read the request to its end: counts topics and partitions, and ``fills`` in what they are. -1: it is malformed.
-
-        ``until_ns`` takes the time that it may wait, in ms.
-        """
-        cdef const uint8_t* text
-        cdef FetchTopic topic
-        cdef FetchPart part
-        cdef int version = head.version, topics, parts, i, k
-        memset(&part, 0, sizeof(part))
-        if version < 15:
-            get32(r)  # the replica that asks: none does here
-        out.until_ns = <uint64_t>max(get32(r), 0)
-        out.min_bytes = get32(r)
-        out.max_bytes = min(<uint64_t>max(get32(r), 0), <uint64_t>MOST_BYTES)
-        out.is_committed = get8(r) == COMMITTED
-        if version >= 7:
-            session[0] = get32(r)
-            get32(r)
-        topics = get_array(r)
-        if topics < 0:
-            return -1
-        for i in range(topics):
-            topic.name_size = -1
-            topic.name_at = topic.id_at = r.at
-            if version >= IDS_SINCE:
-                take(r, ID_BYTES)
-            else:
-                topic.name_size = get_string(r, &text)
-                topic.name_at = r.at - <size_t>max(topic.name_size, 0)
-                if topic.name_size < 0:
-                    return -1
-            parts = get_array(r)
-            if r.bad or parts < 0 or out.part_count + parts > MOST_ITEMS:
-                return -1
-            topic.parts = parts
-            for k in range(parts):
-                part.topic = i
-                part.partition = get32(r)
-                part.epoch = get32(r) if version >= 9 else -1
-                part.offset = get64(r)
-                if version >= 12:
-                    get32(r)  # the epoch of what was fetched last: a log that was cut back raises its own
-                if version >= 5:
-                    get64(r)  # of a replica
-                part.limit = get32(r)
-                skip_tags(r)
-                if fills:
-                    out.parts[out.part_count] = part
-                out.part_count += 1
-            skip_tags(r)
-            if fills:
-                out.topics[i] = topic
-            out.topic_count += 1
-        if version >= 7:
-            for i in range(get_array(r)):
-                if version >= IDS_SINCE:
-                    take(r, ID_BYTES)
-                else:
-                    get_string(r, &text)
-                for k in range(get_array(r)):
-                    get32(r)
-                skip_tags(r)
-                if r.bad:
-                    return -1
-        if version >= 11:
-            get_string(r, &text)
-        skip_tags(r)
-        return -1 if r.bad else 0
 
     cdef int refuse(self, Conn* c, const Head* head, int code) noexcept nogil:
         """Answer with an error for the request as a whole."""

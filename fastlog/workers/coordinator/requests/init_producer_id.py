@@ -37,7 +37,7 @@ def handle(request: Request, context: Context) -> Handler:
         code = Code.COORDINATOR_LOAD_IN_PROGRESS
     else:
         try:
-            producer_id = yield from topics.new_producer_id()
+            producer_id = yield from topics.producer_ids.new()
         except (OSError, FastlogError) as error:
             log.error("no producer id: %s", error)
             code = Code.COORDINATOR_NOT_AVAILABLE
