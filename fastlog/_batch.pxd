@@ -5,11 +5,10 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from fastlog._bytes cimport be32
 from fastlog._record_batch cimport FoundRecord, PlacedValue, RecordSpan, RecordWalk, delta_of, headers_of, next_value
 from fastlog._records cimport RecordFields
+from fastlog._segment cimport LEAST_ENTRY_BYTES, LENGTH_BYTES
 
 
 cdef enum:
-    LENGTH_BYTES = 4
-    LEAST_ENTRY_BYTES = 9   # of magic 0 with an empty payload
     RECORD_MAGIC = 2
     RECORD_BYTES = 8        # of a record besides its key and its value, about
     NO_TIME = -1            # as records have it that were made without a time

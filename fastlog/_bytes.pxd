@@ -7,3 +7,6 @@ cdef extern from "_bytes.h" nogil:
     void put16(uint8_t*, uint16_t)
     void put32(uint8_t*, uint32_t)
     void put64(uint8_t*, uint64_t)
+
+cdef enum:
+    GIL_SPAN_BYTES = 65536       # work on fewer bytes ends sooner than another thread could take the interpreter's lock

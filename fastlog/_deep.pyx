@@ -7,17 +7,11 @@ step ends by bytes or by wrappers, whichever comes first, and whoever counts for
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, uint32_t
 
-from fastlog._bytes cimport be32
-from fastlog._segment cimport SCAN_OK, SCAN_TAIL, Scan, scan_set
+from fastlog._bytes cimport GIL_SPAN_BYTES, be32
+from fastlog._segment cimport CODEC_MASK, ENTRY_HEADER_BYTES, LENGTH_BYTES, SCAN_OK, SCAN_TAIL, Scan, scan_set
 
 from fastlog import codecs
 from fastlog.errors import InvalidMessageError
-
-cdef enum:
-    LENGTH_BYTES = 4
-    HEADER_BYTES = 10            # of a wrapper, whose magic is 1
-    CODEC_MASK = 3
-    GIL_SPAN_BYTES = 65536
 
 
 cdef class _Level:
@@ -115,7 +109,7 @@ cdef class DeepCount:
         if level.slices is None:
             self.wrapper_at = start
         self.budget.enter(len(self.levels))
-        data = memoryview(level.span)[start + HEADER_BYTES : level.at]
+        data = memoryview(level.span)[start + ENTRY_HEADER_BYTES : level.at]
         self.levels.append(_Level(codecs.decompress_slices(codec, data, self.budget)))
         return True
 

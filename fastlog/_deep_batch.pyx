@@ -3,7 +3,10 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 
-from fastlog._bytes cimport be16, be32, be64
+from fastlog._batch_header cimport (
+    AT_ATTRIBUTES, AT_BASE_TIMESTAMP, AT_COUNT, AT_LENGTH, BATCH_HEADER_BYTES, CODEC_BITS, LENGTH_END,
+)
+from fastlog._bytes cimport GIL_SPAN_BYTES, be16, be32, be64
 from fastlog._records cimport (
     RECORDS_COUNT,
     RECORDS_OK,
@@ -18,16 +21,6 @@ from fastlog._records cimport (
 
 from fastlog import batch_codecs, codecs
 from fastlog.errors import DecompressionLimitError, InvalidMessageError
-
-cdef enum:
-    HEADER_BYTES = 61
-    LENGTH_AT = 8
-    LENGTH_COUNTS_FROM = 12       # the field counts what follows it
-    ATTRIBUTES_AT = 21
-    BASE_TIMESTAMP_AT = 27
-    COUNT_AT = 57
-    CODEC_MASK = 7
-    GIL_SPAN_BYTES = 65536
 
 REASONS = {status: (<bytes>reason_of(status)).decode() for status in range(<int>RECORDS_TAIL, <int>RECORDS_TIMESTAMP + 1)}
 
@@ -53,16 +46,16 @@ cdef class DeepBatch:
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             size = view.len
-            if size < HEADER_BYTES:
+            if size < BATCH_HEADER_BYTES:
                 raise InvalidMessageError(f"a batch of {size} bytes is shorter than its header")
             header = <const uint8_t*>view.buf
-            if <int32_t>be32(header + LENGTH_AT) != size - LENGTH_COUNTS_FROM:
+            if <int32_t>be32(header + AT_LENGTH) != size - LENGTH_END:
                 raise InvalidMessageError(
-                    f"a batch of {size} bytes tells that {<int32_t>be32(header + LENGTH_AT)} follow its length"
+                    f"a batch of {size} bytes tells that {<int32_t>be32(header + AT_LENGTH)} follow its length"
                 )
-            codec = be16(header + ATTRIBUTES_AT) & CODEC_MASK
-            self.base_timestamp = <int64_t>be64(header + BASE_TIMESTAMP_AT)
-            self.records = <int32_t>be32(header + COUNT_AT)
+            codec = be16(header + AT_ATTRIBUTES) & CODEC_BITS
+            self.base_timestamp = <int64_t>be64(header + AT_BASE_TIMESTAMP)
+            self.records = <int32_t>be32(header + AT_COUNT)
         finally:
             PyBuffer_Release(&view)
         self.is_compressed = codec != 0
@@ -79,7 +72,7 @@ cdef class DeepBatch:
             self.budget.pieces_left = min(self.budget.pieces_left, codecs.FREE_PIECES + size // bytes_per_piece)
         begin_walk(&self.found)
         self.held = []
-        records = memoryview(data)[HEADER_BYTES:]
+        records = memoryview(data)[BATCH_HEADER_BYTES:]
         if codec == 0:
             self.whole_bytes = 0
             self.slices = iter((records,))

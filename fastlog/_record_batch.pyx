@@ -12,7 +12,12 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free, malloc
 
-from fastlog._bytes cimport be16, be32, be64
+from fastlog._batch_header cimport (
+    APPEND_TIME_BIT, AT_ATTRIBUTES, AT_BASE_TIMESTAMP, AT_COUNT, AT_CRC, AT_LAST_DELTA, AT_LENGTH, AT_MAGIC,
+    AT_MAX_TIMESTAMP, BATCH_HEADER_BYTES, CODEC_BITS, CONTROL_BIT, KNOWN_BITS, LARGEST_CODEC, LENGTH_END,
+    RECORD_BATCH_MAGIC,
+)
+from fastlog._bytes cimport GIL_SPAN_BYTES, be16, be32, be64
 from fastlog._crc32c cimport crc32c_span
 from fastlog._records cimport RECORDS_LEFT, RECORDS_OK, RECORDS_TIMESTAMP, reason_of, take_bytes
 from fastlog._views cimport view_of
@@ -27,24 +32,7 @@ cdef extern from *:
     void prefetch(const uint8_t* at) noexcept nogil
 
 cdef enum:
-    HEADER_BYTES = 61
-    LENGTH_AT = 8
-    LENGTH_COUNTS_FROM = 12       # the field counts what follows it
-    MAGIC_AT = 16
-    CRC_AT = 17
-    ATTRIBUTES_AT = 21
-    LAST_DELTA_AT = 23
-    BASE_TIMESTAMP_AT = 27
-    MAX_TIMESTAMP_AT = 35
-    COUNT_AT = 57
-    MAGIC = 2
-    CODEC_MASK = 0x07
-    LAST_CODEC = 4
-    LOG_APPEND_TIME = 0x08
-    CONTROL = 0x20
-    KNOWN_ATTRIBUTES = 0x7F
-    LEAST_ENTRY_BYTES = MIN_RECORD_BYTES + 1
-    GIL_SPAN_BYTES = 65536        # what is shorter is read before a second thread could take the lock
+    LEAST_RECORD_BYTES = MIN_RECORD_BYTES + 1
     RECORDS_AHEAD = 6
     MOST_PLACED = 65536           # a few bytes that are decompressed to very many records take no more memory than these
     PLACE_ROWS = 6
@@ -79,38 +67,38 @@ cdef dict REASONS = {
 cdef int read_batch(const uint8_t* p, Py_ssize_t left, bint checks_sum, BatchFrame* out) noexcept nogil:
     cdef int32_t length, last_delta
     cdef uint16_t attributes
-    if left <= MAGIC_AT:
+    if left <= AT_MAGIC:
         return BATCHES_TAIL
-    if p[MAGIC_AT] != MAGIC:
+    if p[AT_MAGIC] != RECORD_BATCH_MAGIC:
         return BATCHES_MAGIC
-    length = <int32_t>be32(p + LENGTH_AT)
-    if length < HEADER_BYTES - LENGTH_COUNTS_FROM:
+    length = <int32_t>be32(p + AT_LENGTH)
+    if length < BATCH_HEADER_BYTES - LENGTH_END:
         return BATCHES_LENGTH
-    if length > left - LENGTH_COUNTS_FROM:
+    if length > left - LENGTH_END:
         return BATCHES_TAIL
-    out.size_bytes = LENGTH_COUNTS_FROM + <Py_ssize_t>length
-    if checks_sum and crc32c_span(0, p + ATTRIBUTES_AT, <size_t>(out.size_bytes - ATTRIBUTES_AT)) != be32(p + CRC_AT):
+    out.size_bytes = LENGTH_END + <Py_ssize_t>length
+    if checks_sum and crc32c_span(0, p + AT_ATTRIBUTES, <size_t>(out.size_bytes - AT_ATTRIBUTES)) != be32(p + AT_CRC):
         return BATCHES_CRC
-    attributes = be16(p + ATTRIBUTES_AT)
-    out.codec = attributes & CODEC_MASK
-    if attributes & <uint16_t>~KNOWN_ATTRIBUTES or out.codec > LAST_CODEC:
+    attributes = be16(p + AT_ATTRIBUTES)
+    out.codec = attributes & CODEC_BITS
+    if attributes & <uint16_t>~KNOWN_BITS or out.codec > LARGEST_CODEC:
         return BATCHES_ATTRIBUTES
-    out.records = p + HEADER_BYTES
-    out.record_bytes = out.size_bytes - HEADER_BYTES
-    out.record_count = <int32_t>be32(p + COUNT_AT)
-    last_delta = <int32_t>be32(p + LAST_DELTA_AT)
+    out.records = p + BATCH_HEADER_BYTES
+    out.record_bytes = out.size_bytes - BATCH_HEADER_BYTES
+    out.record_count = <int32_t>be32(p + AT_COUNT)
+    last_delta = <int32_t>be32(p + AT_LAST_DELTA)
     if out.record_count < 0 or last_delta < 0 or <int64_t>out.record_count > <int64_t>last_delta + 1:
         return BATCHES_COUNT
-    if not out.codec and out.record_count > out.record_bytes // LEAST_ENTRY_BYTES:
+    if not out.codec and out.record_count > out.record_bytes // LEAST_RECORD_BYTES:
         return BATCHES_COUNT
     out.base_offset = <int64_t>be64(p)
     if out.base_offset < 0 or out.base_offset > INT64_MAX - 1 - last_delta:
         return BATCHES_OFFSET
     out.next_offset = out.base_offset + last_delta + 1
-    out.base_timestamp = <int64_t>be64(p + BASE_TIMESTAMP_AT)
-    out.max_timestamp = <int64_t>be64(p + MAX_TIMESTAMP_AT)
-    out.has_append_time = attributes & LOG_APPEND_TIME != 0
-    out.is_control = attributes & CONTROL != 0
+    out.base_timestamp = <int64_t>be64(p + AT_BASE_TIMESTAMP)
+    out.max_timestamp = <int64_t>be64(p + AT_MAX_TIMESTAMP)
+    out.has_append_time = attributes & APPEND_TIME_BIT != 0
+    out.is_control = attributes & CONTROL_BIT != 0
     return BATCHES_OK
 
 

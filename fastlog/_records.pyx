@@ -31,10 +31,10 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from fastlog._bytes cimport GIL_SPAN_BYTES
 
 cdef enum:
     MAX_LENGTH_BYTES = 5
-    GIL_SPAN_BYTES = 65536        # a shorter walk ends sooner than a second thread could take the lock
 
 cdef extern from *:
     """

@@ -1,3 +1,11 @@
+# An entry of a message set; its fields stand in the .pyx.
+cdef enum:
+    LENGTH_BYTES = 4
+    LEAST_ENTRY_BYTES = 9        # length, magic and checksum: magic 0 with an empty payload
+    ENTRY_HEADER_BYTES = 10      # with attributes: what stands before the payload of magic 1
+    CODEC_MASK = 3               # of the attributes
+    LAST_CODEC = 2
+
 cdef enum ScanStatus:
     SCAN_OK = 0          # the bytes end exactly at the end of an entry
     SCAN_TAIL = 1        # the bytes end inside an entry

@@ -9,6 +9,9 @@ from typing import Final, Literal, NamedTuple
 
 from typing_extensions import Buffer
 
+LENGTH_BYTES: Final = 4
+LEAST_ENTRY_BYTES: Final = 9
+ENTRY_HEADER_BYTES: Final = 10
 SCAN_OK: Final = 0
 SCAN_TAIL: Final = 1
 SCAN_SIZE: Final = 2

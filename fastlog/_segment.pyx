@@ -22,7 +22,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
-from fastlog._bytes cimport be32, put32
+from fastlog._bytes cimport GIL_SPAN_BYTES, be32, put32
 from fastlog._crc cimport crc32_span
 
 
@@ -37,14 +37,10 @@ cdef extern from "Python.h":
 
 cdef enum:
     AHEAD_BYTES = 4096
-    LENGTH_BYTES = 4
     CRC_BYTES = 4
     MIN_MESSAGE_BYTES_0 = 5       # magic, crc
     MIN_MESSAGE_BYTES_1 = 6       # magic, attributes, crc
-    CODEC_MASK = 3
-    LAST_CODEC = 2
     MAX_INT32 = 0x7FFFFFFF
-    GIL_SPAN_BYTES = 65536        # a shorter walk ends sooner than a second thread could take the lock
 
 ScanResult = namedtuple("ScanResult", ("valid_bytes", "count", "wrappers", "suspicious", "status"))
 ScanResult.__doc__ = "What one walk over a message set found."
@@ -52,6 +48,9 @@ ScanResult.__module__ = "fastlog._segment"
 
 # The names of the .pxd's enum are C constants here; Python gets the same numbers under the same names.
 globals().update(
+    LENGTH_BYTES=<int>LENGTH_BYTES,
+    LEAST_ENTRY_BYTES=<int>LEAST_ENTRY_BYTES,
+    ENTRY_HEADER_BYTES=<int>ENTRY_HEADER_BYTES,
     SCAN_OK=<int>SCAN_OK,
     SCAN_TAIL=<int>SCAN_TAIL,
     SCAN_SIZE=<int>SCAN_SIZE,

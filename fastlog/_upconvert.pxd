@@ -10,9 +10,6 @@ cdef enum Upconvert:
     CONVERT_NO_MEMORY = 5
     CONVERT_MORE = 6     # of a compressed set: there is more to do, in another step
 
-cdef enum:
-    UPCONVERTED_HEAD = 61    # bytes of a batch before its records
-
 # A batch that is being made: null keys, no headers, one time for all. It begins as zeroed memory, with ``most`` set.
 cdef struct Making:
     uint8_t* data        # head and records; whoever made it frees it

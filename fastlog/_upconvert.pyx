@@ -17,37 +17,24 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from fastlog._bytes cimport be32, put16, put32, put64
+from fastlog._batch_header cimport (
+    AT_ATTRIBUTES, AT_BASE_OFFSET, AT_BASE_SEQUENCE, AT_BASE_TIMESTAMP, AT_COUNT, AT_CRC, AT_EPOCH, AT_LAST_DELTA,
+    AT_LENGTH, AT_MAGIC, AT_MAX_TIMESTAMP, AT_PRODUCER_EPOCH, AT_PRODUCER_ID, BATCH_HEADER_BYTES, LENGTH_END,
+    RECORD_BATCH_MAGIC,
+)
+from fastlog._bytes cimport GIL_SPAN_BYTES, be32, put16, put32, put64
 from fastlog._crc cimport crc32_span
 from fastlog._crc32c cimport crc32c_span
-from fastlog._segment cimport SCAN_OK, SCAN_TAIL, Scan, scan_set
+from fastlog._segment cimport (
+    CODEC_MASK, ENTRY_HEADER_BYTES, LAST_CODEC, LEAST_ENTRY_BYTES, LENGTH_BYTES, SCAN_OK, SCAN_TAIL, Scan, scan_set,
+)
 
 from fastlog import batch_codecs, codecs
 from fastlog.errors import DecompressionLimitError, InvalidMessageError, MessageTooLargeError, UnfitSetError
 
 cdef enum:
-    LENGTH_BYTES = 4
-    HEADER_0 = 9                 # of a message: length, magic, checksum
-    HEADER_1 = 10                # with attributes
-    CODEC_MASK = 3
-    LAST_CODEC = 2
-    GIL_SPAN_BYTES = 65536
     KEPT_BYTES = 1 << 20         # of a set that is opened: what is kept from counting on, so as not to be opened again
     STEP_SETS = 128              # opened in one step, inside of each other or beside
-    # where the fields of a batch begin
-    AT_LENGTH = 8
-    AT_EPOCH = 12
-    AT_MAGIC = 16
-    AT_CRC = 17
-    AT_ATTRIBUTES = 21
-    AT_LAST_DELTA = 23
-    AT_BASE_TIMESTAMP = 27
-    AT_MAX_TIMESTAMP = 35
-    AT_PRODUCER_ID = 43
-    AT_PRODUCER_EPOCH = 51
-    AT_BASE_SEQUENCE = 53
-    AT_COUNT = 57
-    LENGTH_END = 12
 
 
 # The names of the .pxd's enum are C constants here; Python gets the same numbers under the same names.
@@ -81,7 +68,7 @@ cdef int grow(Making* m, uint64_t least) noexcept nogil:
     cdef uint64_t room = max(m.room * 2, <uint64_t>4096)
     cdef uint8_t* larger
     # not beyond what it may have, unless one record takes more
-    room = max(min(room, m.most + UPCONVERTED_HEAD), least)
+    room = max(min(room, m.most + BATCH_HEADER_BYTES), least)
     larger = <uint8_t*>realloc(m.data, room)
     if larger == NULL:
         return -1
@@ -95,7 +82,7 @@ cdef int add_message(Making* m, int64_t offset, const uint8_t* payload, uint64_t
     cdef uint64_t end
     cdef uint8_t* p
     if m.count == 0:
-        m.size = max(m.size, <uint64_t>UPCONVERTED_HEAD)
+        m.size = max(m.size, <uint64_t>BATCH_HEADER_BYTES)
         m.base = offset
     elif offset - m.base > INT32_MAX // 2 or m.count == INT32_MAX:
         return CONVERT_FULL
@@ -135,20 +122,20 @@ cdef int add_messages(Making* m, const uint8_t* p, uint64_t n, int64_t at, int64
             break
         entry = p + position
         size = <uint64_t>be32(entry) + LENGTH_BYTES     # a claim, until it is compared with what is left
-        if size < HEADER_0 or size > <uint64_t>INT32_MAX:
+        if size < LEAST_ENTRY_BYTES or size > <uint64_t>INT32_MAX:
             status = CONVERT_DAMAGED
             break
         if at + <int64_t>(position + size) <= wanted and size <= left:
             position += size                            # before the one that is wanted
             continue
-        if left < HEADER_1 and left < size:
+        if left < ENTRY_HEADER_BYTES and left < size:
             out.needed = size
             status = CONVERT_CUT
             break
-        header = HEADER_0
+        header = LEAST_ENTRY_BYTES
         if entry[4] == 1:
-            header = HEADER_1
-            if size < HEADER_1 or entry[5] > LAST_CODEC:
+            header = ENTRY_HEADER_BYTES
+            if size < ENTRY_HEADER_BYTES or entry[5] > LAST_CODEC:
                 status = CONVERT_DAMAGED
                 break
         elif entry[4] != 0:
@@ -161,7 +148,7 @@ cdef int add_messages(Making* m, const uint8_t* p, uint64_t n, int64_t at, int64
         if crc32_span(0, entry + header, size - header) != be32(entry + header - 4):
             status = CONVERT_DAMAGED
             break
-        if header == HEADER_1 and entry[5] != 0:
+        if header == ENTRY_HEADER_BYTES and entry[5] != 0:
             out.needed = size
             status = CONVERT_WRAPPER
             break
@@ -181,7 +168,7 @@ cdef int add_inner(Making* m, const uint8_t* p, uint64_t n, int64_t* offset, int
     while position < n:
         entry = p + position
         size = <uint64_t>be32(entry) + LENGTH_BYTES
-        header = HEADER_0 + (entry[4] & 1)
+        header = LEAST_ENTRY_BYTES + (entry[4] & 1)
         if size < header or size > n - position:
             status = CONVERT_DAMAGED                    # the bytes have changed since they were checked
             break
@@ -197,19 +184,19 @@ cdef int add_inner(Making* m, const uint8_t* p, uint64_t n, int64_t* offset, int
 
 cdef int finish(Making* m, int64_t wanted, int64_t next_offset, int32_t epoch, int64_t time_ms) noexcept nogil:
     cdef uint8_t* p
-    if m.size < UPCONVERTED_HEAD:
-        m.size = UPCONVERTED_HEAD
-    if m.room < UPCONVERTED_HEAD and grow(m, UPCONVERTED_HEAD) != 0:
+    if m.size < BATCH_HEADER_BYTES:
+        m.size = BATCH_HEADER_BYTES
+    if m.room < BATCH_HEADER_BYTES and grow(m, BATCH_HEADER_BYTES) != 0:
         return -1
     if m.count == 0:
         m.base = wanted
         # as after compaction: no records, and where to go on
-        m.size = UPCONVERTED_HEAD
+        m.size = BATCH_HEADER_BYTES
     p = m.data
-    put64(p, <uint64_t>m.base)
+    put64(p + AT_BASE_OFFSET, <uint64_t>m.base)
     put32(p + AT_LENGTH, <uint32_t>(m.size - LENGTH_END))
     put32(p + AT_EPOCH, <uint32_t>epoch)
-    p[AT_MAGIC] = 2
+    p[AT_MAGIC] = RECORD_BATCH_MAGIC
     put16(p + AT_ATTRIBUTES, 0)
     put32(p + AT_LAST_DELTA, <uint32_t>(next_offset - 1 - m.base))
     put64(p + AT_BASE_TIMESTAMP, <uint64_t>time_ms)
@@ -320,7 +307,7 @@ cdef class OpenedSet:
                 size = LENGTH_BYTES + <Py_ssize_t>be32(p + begin)
                 level.at += size
                 self.budget.enter(len(self.levels) + 1)
-                data = memoryview(level.span)[begin + HEADER_1 : begin + size]
+                data = memoryview(level.span)[begin + ENTRY_HEADER_BYTES : begin + size]
                 self.levels.append(_Level(codecs.decompress_slices(p[begin + 5] & CODEC_MASK, data, self.budget)))
                 done[0] -= KEPT_BYTES // STEP_SETS      # opening takes time, whatever comes out
             elif level.failure is not None:
@@ -462,8 +449,8 @@ def convert(buffer, int64_t offset, int64_t wanted, limits, int64_t most_bytes=-
             if status != CONVERT_WRAPPER:
                 break
             p += out.used
-            header = p - <const uint8_t*>view.buf + HEADER_1
-            data = memoryview(buffer).cast("B")[header : header - HEADER_1 + <int64_t>out.needed]
+            header = p - <const uint8_t*>view.buf + ENTRY_HEADER_BYTES
+            data = memoryview(buffer).cast("B")[header : header - ENTRY_HEADER_BYTES + <int64_t>out.needed]
             opened = OpenedSet(data, p[5], at, at + <int64_t>out.needed, limits)
             while True:
                 status = opened.add(&m, wanted, KEPT_BYTES)
@@ -530,7 +517,7 @@ cdef class SetBatches:
             self.at += size
             # as Kafka does with sets of its older formats: what came compressed is stored so
             self.codec = self.codec or self.view[begin + 5]
-            data = memoryview(self.entries)[begin + HEADER_1 : begin + size]
+            data = memoryview(self.entries)[begin + ENTRY_HEADER_BYTES : begin + size]
             self.opened = OpenedSet(data, self.view[begin + 5], 0, 0, self.limits)
         return False
 
@@ -554,7 +541,7 @@ cdef class SetBatches:
             used += out.used
             if status == CONVERT_FULL and self.making.count == 0:
                 raise MessageTooLargeError(
-                    f"a message of {be32(p + used) - HEADER_0 + LENGTH_BYTES} bytes, as a record more than the"
+                    f"a message of {be32(p + used) - LEAST_ENTRY_BYTES + LENGTH_BYTES} bytes, as a record more than the"
                     f" {self.making.most} that a batch of this topic may have"
                 )
             if status == CONVERT_FULL:
@@ -575,7 +562,7 @@ cdef class SetBatches:
         if finish(m, 0, m.last + 1, 0, self.time_ms) != 0:
             raise MemoryError
         if self.codec:
-            records = batch_codecs.compress(self.codec, (<char*>m.data)[UPCONVERTED_HEAD : m.size])
+            records = batch_codecs.compress(self.codec, (<char*>m.data)[BATCH_HEADER_BYTES : m.size])
             self.batches.append(with_records(m, records, self.codec))
         else:
             self.batches.append((<char*>m.data)[: m.size])
@@ -587,7 +574,7 @@ cdef class SetBatches:
 
 cdef bytes with_records(Making* m, bytes records, int codec):
     """A finished batch with its records compressed."""
-    cdef bytearray made = bytearray((<char*>m.data)[:UPCONVERTED_HEAD])
+    cdef bytearray made = bytearray((<char*>m.data)[:BATCH_HEADER_BYTES])
     cdef uint8_t* p
     made += records
     p = made

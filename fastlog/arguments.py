@@ -9,11 +9,12 @@ from typing import Any
 
 from fastlog.errors import ArgumentError, ConfigError
 
-_INT32 = 2**31 - 1
-_INT64 = 2**63 - 1
+INT32 = 2**31 - 1
+INT64 = 2**63 - 1
+"""The largest numbers of their kinds, which most settings may be at most."""
 
 
-def whole(name: str, value: Any, low: int = -(2**31), high: int = _INT32) -> int:
+def whole(name: str, value: Any, low: int = -(2**31), high: int = INT32) -> int:
     """A whole number from ``low`` to ``high``; those of numpy count, True does not.
 
     Raises:
@@ -33,7 +34,7 @@ def whole(name: str, value: Any, low: int = -(2**31), high: int = _INT32) -> int
 
 def offset(name: str, value: Any) -> int:
     """A whole number of 64 bits. Raises as ``whole``."""
-    return whole(name, value, -(2**63), _INT64)
+    return whole(name, value, -(2**63), INT64)
 
 
 def text(name: str, value: Any) -> str:
@@ -51,7 +52,7 @@ def seconds(name: str, value: Any) -> float:
     """A number of seconds; infinity is one, negative numbers are for the caller to judge. Raises ``ArgumentError``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise ArgumentError(f"{name}: {_shown(value)} is not a number of seconds")
-    return float(value) if value < _INT64 else math.inf
+    return float(value) if value < INT64 else math.inf
 
 
 def listed(name: str, value: Any) -> list[Any]:

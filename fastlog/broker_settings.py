@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from fastlog.arguments import INT32, INT64
 from fastlog.settings import prop
 
 MAX_PROCESSORS = 48
-_INT32 = 2**31 - 1
-_INT64 = 2**63 - 1
 _HOURS = 10**9
 _LEAST_HOURS = 0.000001
 
@@ -27,7 +26,7 @@ def _cpu_count() -> int:
 class Listening:
     """Where clients connect, and what they may speak there."""
 
-    broker_id: int = prop("brokerid", 0, low=0, high=_INT32, doc="The number of this broker.")
+    broker_id: int = prop("brokerid", 0, low=0, high=INT32, doc="The number of this broker.")
     hostname: str = prop(
         "hostname",
         "",
@@ -90,7 +89,7 @@ class Listening:
         "connections.max.idle.ms",
         600_000,
         low=1,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         doc="Silence after which a connection is closed.",
     )
@@ -98,7 +97,7 @@ class Listening:
         "socket.send.buffer",
         None,
         low=1,
-        high=_INT32,
+        high=INT32,
         unit="bytes",
         default_text="-1",
         doc="SO_SNDBUF of connections; -1 leaves it to the kernel.",
@@ -107,7 +106,7 @@ class Listening:
         "socket.receive.buffer",
         None,
         low=1,
-        high=_INT32,
+        high=INT32,
         unit="bytes",
         default_text="-1",
         doc="SO_RCVBUF of connections; -1 leaves it to the kernel.",
@@ -206,7 +205,7 @@ class Segments:
         "log.early.writeback.bytes",
         0,
         low=0,
-        high=_INT32,
+        high=INT32,
         unit="bytes",
         doc="Start writing to disk after this many appended bytes, before a flush is due; 0 leaves it to the kernel.",
     )
@@ -214,7 +213,7 @@ class Segments:
         "log.cache.keep.bytes",
         None,
         low=0,
-        high=_INT64,
+        high=INT64,
         unit="bytes",
         default_text="-1",
         doc="Of each partition, this many of the newest flushed bytes stay in the page cache; the kernel is asked to"
@@ -257,7 +256,7 @@ class Retention:
         "log.retention.size",
         None,
         low=1,
-        high=_INT64,
+        high=INT64,
         unit="bytes",
         default_text="-1",
         doc="Size of a partition above which its oldest segments are deleted; -1 is no limit.",
@@ -266,7 +265,7 @@ class Retention:
         "topic.log.retention.size",
         dict,
         low=1,
-        high=_INT64,
+        high=INT64,
         unit="bytes",
         default_text="",
         doc="The same for single topics.",
@@ -287,7 +286,7 @@ class Flushing:
         "log.flush.interval",
         50_000,
         low=1,
-        high=_INT64,
+        high=INT64,
         unit="messages",
         doc="Most messages of one partition that a power loss can take (M); a flush starts at half of it. 0.7.2: 500.",
     )
@@ -295,7 +294,7 @@ class Flushing:
         "topic.flush.intervals",
         dict,
         low=1,
-        high=_INT64,
+        high=INT64,
         unit="messages",
         default_text="",
         doc="The same for single topics.",
@@ -304,7 +303,7 @@ class Flushing:
         "log.default.flush.interval.ms",
         1000,
         low=1,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         doc="Age of the oldest unflushed byte at which a flush starts (S); at twice that appends wait. 0.7.2: 3000.",
     )
@@ -312,7 +311,7 @@ class Flushing:
         "topic.flush.intervals.ms",
         dict,
         low=1,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         default_text="",
         doc="The same for single topics.",
@@ -321,7 +320,7 @@ class Flushing:
         "log.default.flush.scheduler.interval.ms",
         None,
         low=1,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         default_text="",
         doc="Kept for files of 0.7: the value of `log.default.flush.interval.ms` where that is not given.",
@@ -330,7 +329,7 @@ class Flushing:
         "flush.max.unflushed.bytes",
         256 * 2**20,
         low=1,
-        high=_INT64,
+        high=INT64,
         unit="bytes",
         doc="The most unflushed bytes of one partition (B). A flush starts at half of it.",
     )
@@ -338,7 +337,7 @@ class Flushing:
         "flush.min.interval.ms",
         1,
         low=0,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         doc="Least time between two flushes that a waiting reader or producer asked for.",
     )
@@ -352,22 +351,22 @@ class Groups:
         "group.min.session.timeout.ms",
         6_000,
         low=0,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         doc="Shortest session time-out that a member of a group of today's protocol may ask for.",
     )
     group_max_session_ms: int = prop(
-        "group.max.session.timeout.ms", 1_800_000, low=1, high=_INT32, unit="ms", doc="Longest one."
+        "group.max.session.timeout.ms", 1_800_000, low=1, high=INT32, unit="ms", doc="Longest one."
     )
     group_initial_rebalance_delay_ms: int = prop(
         "group.initial.rebalance.delay.ms",
         3_000,
         low=0,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         doc="What the first rebalance of an empty group waits for more members.",
     )
-    group_max_size: int = prop("group.max.size", 10_000, low=1, high=_INT32, doc="The most members of one group.")
+    group_max_size: int = prop("group.max.size", 10_000, low=1, high=INT32, doc="The most members of one group.")
     offsets_partitions: int = prop(
         "offsets.topic.num.partitions",
         1,
@@ -379,7 +378,7 @@ class Groups:
         "offsets.retention.minutes",
         10_080,
         low=1,
-        high=_INT32,
+        high=INT32,
         unit="minutes",
         doc="Age at which the offsets of a group without members are forgotten, and then the group.",
     )
@@ -387,7 +386,7 @@ class Groups:
         "offsets.retention.check.interval.ms",
         600_000,
         low=1,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         doc="How often such offsets are looked for.",
     )
@@ -417,7 +416,7 @@ class Limits:
         "max.message.size",
         1_000_000,
         low=1,
-        high=_INT32 - 1024,
+        high=INT32 - 1024,
         unit="bytes",
         doc="Largest payload of one message, as sent.",
     )
@@ -425,7 +424,7 @@ class Limits:
         "message.max.bytes",
         1_048_588,
         low=0,
-        high=_INT32,
+        high=INT32,
         unit="bytes",
         doc="Largest record batch of today's clients, as sent and with its head of 61 bytes; Kafka's name and default."
         " A payload of 0.7's is held to `max.message.size`.",
@@ -434,7 +433,7 @@ class Limits:
         "max.socket.request.bytes",
         100 * 2**20,
         low=2,
-        high=_INT32,
+        high=INT32,
         unit="bytes",
         doc="Largest request; a larger one closes the connection.",
     )
@@ -453,7 +452,7 @@ class Limits:
         "max.inflated.messages",
         10_000_000,
         low=1,
-        high=_INT32,
+        high=INT32,
         unit="messages",
         doc="Most messages in one compressed set.",
     )
@@ -467,7 +466,7 @@ class Limits:
         "sent; connections above it wait.",
     )
     fetch_max_wait_ms: int = prop(
-        "fetch.max.wait.ms", 30_000, low=0, high=_INT32, unit="ms", doc="Longest time a long poll may ask to wait."
+        "fetch.max.wait.ms", 30_000, low=0, high=INT32, unit="ms", doc="Longest time a long poll may ask to wait."
     )
 
 
@@ -476,7 +475,7 @@ class Watching:
     """What is logged and answered about the broker, and what it does beside serving."""
 
     monitoring_period_seconds: int = prop(
-        "monitoring.period.secs", 600, low=1, high=_INT32, unit="seconds", doc="How often the counters are logged."
+        "monitoring.period.secs", 600, low=1, high=INT32, unit="seconds", doc="How often the counters are logged."
     )
     monitor_address: str = prop(
         "monitor.address",
@@ -519,7 +518,7 @@ class ZooKeeper:
         "zk.connectiontimeout.ms",
         6000,
         low=1,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         doc="How long one try to reach ZooKeeper may take. The broker serves meanwhile, and tries again.",
     )
@@ -527,7 +526,7 @@ class ZooKeeper:
         "zk.sessiontimeout.ms",
         6000,
         low=100,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         doc="Silence after which ZooKeeper takes this broker for dead and removes its nodes; the server has bounds.",
     )
@@ -535,7 +534,7 @@ class ZooKeeper:
         "zk.synctime.ms",
         2000,
         low=0,
-        high=_INT32,
+        high=INT32,
         unit="ms",
         doc="How far a follower of ZooKeeper may be behind: a broker id that another start holds is waited for so much"
         " longer than `zk.sessiontimeout.ms`, before it counts as taken.",

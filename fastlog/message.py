@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastlog import _segment, codecs
 from fastlog._deep import DeepCount
 from fastlog._record_batch import RecordSpan
-from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, ScanResult
+from fastlog._segment import (
+    ENTRY_HEADER_BYTES,
+    LEAST_ENTRY_BYTES,
+    LENGTH_BYTES,
+    SCAN_CODEC,
+    SCAN_CRC,
+    SCAN_MAGIC,
+    SCAN_OK,
+    SCAN_SIZE,
+    SCAN_TAIL,
+    ScanResult,
+)
 from fastlog.errors import (
     BrokerError,
     DecompressionLimitError,
@@ -27,8 +38,7 @@ from fastlog.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-LENGTH_BYTES = 4
-HEADER_BYTES = {0: 9, 1: 10}  # of an entry with this magic, its length field included
+HEADER_BYTES = {0: LEAST_ENTRY_BYTES, 1: ENTRY_HEADER_BYTES}  # of an entry with this magic, its length field included
 MAX_DEPTH = 100
 
 _REASONS = {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastlog import _segment
-from fastlog._segment import SCAN_OK, SCAN_TAIL, SCAN_TOO_LARGE
+from fastlog._segment import LENGTH_BYTES, SCAN_OK, SCAN_TAIL, SCAN_TOO_LARGE
 from fastlog.topics import valid_topic
 
 KAFKA_0_7 = "kafka-0.7"
@@ -32,7 +32,6 @@ LOG_STARTS_NAME = "log-start-offset-checkpoint"
 MOVING_NAME = ".fastlog-moving"
 FLUSHED_MARK_PREFIX = ".flushed-"
 
-LENGTH_BYTES = 4
 WALK_WINDOW_BYTES = 256 * 1024
 WINDOW_BYTES = 4 * 1024 * 1024
 MAX_ENTRY_BYTES = LENGTH_BYTES + 2**31 - 1  # what a length field can say

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastlog import settings
+from fastlog.arguments import INT32
 from fastlog.client.addresses import parse_brokers
 from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
 from fastlog.settings import prop
 
-_INT32 = 2**31 - 1
 _NAME = re.compile(r"[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+")
 
 
@@ -42,7 +42,7 @@ class ConsumerConfig(settings.Settings):
         6000,
         unit="ms",
         low=100,
-        high=_INT32,
+        high=INT32,
         doc="How long a member may be silent before its partitions go to others.",
     )
     session_timeout_ms: int = prop(
@@ -50,7 +50,7 @@ class ConsumerConfig(settings.Settings):
         10_000,
         unit="ms",
         low=100,
-        high=_INT32,
+        high=INT32,
         doc="The same for a group that a broker keeps, within the broker's `group.min.session.timeout.ms` and"
         " `group.max.session.timeout.ms`.",
     )
@@ -59,7 +59,7 @@ class ConsumerConfig(settings.Settings):
         1000,
         unit="ms",
         low=10,
-        high=_INT32,
+        high=INT32,
         doc="How often a member of a group that a broker keeps sends a heartbeat, and learns whether others have come"
         " or gone; a quarter of the session's time-out if that is less.",
     )
@@ -68,7 +68,7 @@ class ConsumerConfig(settings.Settings):
         5000,
         unit="ms",
         low=10,
-        high=_INT32,
+        high=INT32,
         doc="How often a member of a group that a broker keeps looks for new topics and partitions.",
     )
     zk_connection_timeout_ms: int = prop(
@@ -76,7 +76,7 @@ class ConsumerConfig(settings.Settings):
         6000,
         unit="ms",
         low=1,
-        high=_INT32,
+        high=INT32,
         doc="How long the first connection to ZooKeeper, or to the broker that keeps the group, is tried for (0.7: the"
         " session's time-out).",
     )
@@ -85,7 +85,7 @@ class ConsumerConfig(settings.Settings):
         2000,
         unit="ms",
         low=1,
-        high=_INT32,
+        high=INT32,
         doc="The longest pause between tries to become the owner of a partition, unless `rebalance.backoff.ms` is set.",
     )
     rebalance_backoff_ms: int | None = prop(
@@ -93,7 +93,7 @@ class ConsumerConfig(settings.Settings):
         None,
         unit="ms",
         low=1,
-        high=_INT32,
+        high=INT32,
         default_text="zk.synctime.ms",
         doc="The longest pause between tries to become the owner of a partition; the first ones are shorter.",
     )
@@ -101,20 +101,20 @@ class ConsumerConfig(settings.Settings):
         "rebalance.retries.max",
         None,
         low=1,
-        high=_INT32,
+        high=INT32,
         default_text="no limit",
         doc="Failed tries in a row after which it is reported as an error; they go on all the same (0.7: gives up after"
         " 4).",
     )
     socket_timeout_ms: int = prop(
-        "socket.timeout.ms", 30_000, unit="ms", low=1, high=_INT32, doc="How long a broker may take for an answer."
+        "socket.timeout.ms", 30_000, unit="ms", low=1, high=INT32, doc="How long a broker may take for an answer."
     )
     receive_buffer_bytes: int | None = prop(
         "socket.buffersize",
         None,
         unit="bytes",
         low=1,
-        high=_INT32,
+        high=INT32,
         default_text="the system's",
         doc="Size of the socket's receive buffer (0.7: 65536).",
     )
@@ -140,24 +140,24 @@ class ConsumerConfig(settings.Settings):
         1000,
         unit="ms",
         low=1,
-        high=_INT32,
+        high=INT32,
         doc="The longest pause before a broker that failed is tried again, and between looks at the end of a log of a"
         " plain 0.7 broker.",
     )
     auto_commit: bool = prop("autocommit.enable", True, doc="Whether offsets are committed from time to time.")
     auto_commit_interval_ms: int = prop(
-        "autocommit.interval.ms", 10_000, unit="ms", low=1, high=_INT32, doc="How often, where they changed."
+        "autocommit.interval.ms", 10_000, unit="ms", low=1, high=INT32, doc="How often, where they changed."
     )
     auto_commit_max_failures: int | None = prop(
         "autocommit.failures.max",
         10,
         low=1,
-        high=_INT32,
+        high=INT32,
         doc="After this many automatic commits in a row have failed, streams raise why and hand out nothing more until"
         " one works; -1: never. fastlog's own.",
     )
     queued_chunks: int = prop(
-        "queuedchunks.max", 10, low=1, high=_INT32, doc="Fetched pieces that wait for one partition's reader."
+        "queuedchunks.max", 10, low=1, high=INT32, doc="Fetched pieces that wait for one partition's reader."
     )
     auto_offset_reset: str = prop(
         "autooffset.reset",
@@ -171,7 +171,7 @@ class ConsumerConfig(settings.Settings):
         None,
         unit="ms",
         low=0,
-        high=_INT32,
+        high=INT32,
         default_text="-1: none",
         doc="How long a stream waits for a message before it raises ConsumerTimeout; -1: for ever.",
     )

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from fastlog import escaping
-from fastlog._segment import SCAN_OK, SCAN_TAIL, ScanResult, scan
+from fastlog._segment import LENGTH_BYTES, SCAN_OK, SCAN_TAIL, ScanResult, scan
 from fastlog.client.connection import Broker, pause
 from fastlog.client.topics import check_described, readable_end
 from fastlog.consumer.channel import Channel
@@ -34,7 +34,6 @@ from fastlog.wire import requests, responses
 log = escaping.logger(__name__)
 
 MAX_FETCH_BYTES = 2**30
-_LENGTH_BYTES = 4
 _MOST_OFFSET = 2**63 - 1
 _FRAME_HEAD_BYTES = 64  # more than any head of an answer
 _LOCAL_ANSWER_BYTES = 16 * 2**20
@@ -149,7 +148,7 @@ class Reader:
             left = max(0.0, deadline - time.monotonic())
             data = self._obtain(left)
             # Fewer bytes than a length field are no message yet, in 0.7 too.
-            if len(data) >= min(_LENGTH_BYTES, self._fetch_bytes):
+            if len(data) >= min(LENGTH_BYTES, self._fetch_bytes):
                 result = scan(data)
                 if result.valid_bytes:
                     return self._taken(data, result)
@@ -328,9 +327,9 @@ class Reader:
         """Make the next fetch large enough for the message at the offset, which is not whole in these bytes."""
         if result.status != SCAN_TAIL:
             raise self._damaged("it is not a valid message, or the offset is not the start of one")
-        needed = 2 * _LENGTH_BYTES
-        if len(data) >= _LENGTH_BYTES:
-            needed = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
+        needed = 2 * LENGTH_BYTES
+        if len(data) >= LENGTH_BYTES:
+            needed = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big")
         if needed > self._limit_bytes:
             raise MessageTooLargeError(
                 f"the message claims a size of {needed} bytes, above the limit of {self._limit_bytes}\n"

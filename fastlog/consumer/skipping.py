@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fastlog._segment import scan
+from fastlog._segment import LENGTH_BYTES, scan
 from fastlog.consumer.broker_logs import MOST_SEGMENTS
 from fastlog.consumer.simple import LATEST, SimpleConsumer
 from fastlog.errors import BrokerError, InvalidFetchSizeError, InvalidMessageError, MessageTooLargeError
@@ -12,7 +12,6 @@ from fastlog.errors import BrokerError, InvalidFetchSizeError, InvalidMessageErr
 OF_ONE_MESSAGE = (InvalidMessageError, InvalidFetchSizeError, MessageTooLargeError)
 """What can be wrong with a message, so that going on behind it may help."""
 
-_LENGTH_BYTES = 4
 _LEAST_LENGTH = 5
 _LOOK_BYTES = 64 * 1024
 _MOST_LENGTH = 2**30
@@ -41,9 +40,9 @@ def find_end_of_damage(consumer: SimpleConsumer, topic: str, partition: int, off
     at, entries = offset, 0
     while at < end:
         length = _length_at(consumer, topic, partition, at)
-        if not _LEAST_LENGTH <= length <= min(_MOST_LENGTH, end - at - _LENGTH_BYTES):
+        if not _LEAST_LENGTH <= length <= min(_MOST_LENGTH, end - at - LENGTH_BYTES):
             return Skip(offset, min((border for border in ends if border > offset), default=end), None)
-        at += _LENGTH_BYTES + length
+        at += LENGTH_BYTES + length
         entries += 1
         if at == end or _is_whole(consumer, topic, partition, at):
             break
@@ -51,8 +50,8 @@ def find_end_of_damage(consumer: SimpleConsumer, topic: str, partition: int, off
 
 
 def _length_at(consumer: SimpleConsumer, topic: str, partition: int, offset: int) -> int:
-    data = consumer.fetch_unchecked(topic, partition, offset, _LENGTH_BYTES)
-    return int.from_bytes(data, "big", signed=True) if len(data) == _LENGTH_BYTES else 0
+    data = consumer.fetch_unchecked(topic, partition, offset, LENGTH_BYTES)
+    return int.from_bytes(data, "big", signed=True) if len(data) == LENGTH_BYTES else 0
 
 
 def _is_whole(consumer: SimpleConsumer, topic: str, partition: int, offset: int) -> bool:

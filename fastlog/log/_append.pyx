@@ -138,6 +138,7 @@ cdef class Appender:
         return EIO
 
     cdef void unlock(self, fl_slot* s) noexcept nogil:
+        """Give the append lock of a slot back, and wake who waits for it."""
         failpoint(AT_BEFORE_UNLOCK)
         fl_store(self.holding, 0)
         pthread_mutex_unlock(&s.lock)

@@ -99,6 +99,7 @@ cdef class Arena(SharedMemory):
     """The shared memory of one broker. Made once by the supervisor; every child inherits it through fork."""
 
     cdef fl_slot* slot(self, uint64_t index) except NULL:
+        """The slot with this number, which was used at least once. Raises ``IndexError``."""
         if index >= fl_load(&self.header.slot_count):
             raise IndexError(f"no partition slot {index}")
         return fl_slot_at(self.header, index)

@@ -357,6 +357,7 @@ cdef int file_open(const char* path, int flags, int mode) noexcept nogil:
 
 
 cdef int64_t file_pwrite(int fd, const void* data, size_t n, uint64_t position) noexcept nogil:
+    """Write at a position of the file: how many bytes, fewer where the disk is full, or -errno."""
     cdef int64_t r = tripped(OP_PWRITE) if armed else 0
     if r < 0:
         return r
@@ -371,6 +372,7 @@ cdef int64_t file_pwrite(int fd, const void* data, size_t n, uint64_t position) 
 
 
 cdef int64_t file_pread(int fd, void* data, size_t n, uint64_t position) noexcept nogil:
+    """Read from a position of the file: how many bytes, fewer at its end, or -errno."""
     cdef int64_t r = tripped(OP_PREAD) if armed else 0
     if r < 0:
         return r
@@ -397,6 +399,7 @@ cdef int64_t file_pread_nowait(int fd, void* data, size_t n, uint64_t position) 
 
 
 cdef int64_t file_sendfile(int sock, int fd, uint64_t position, size_t n) noexcept nogil:
+    """Send bytes of a file to a socket: how many, or -errno; -EAGAIN when the socket takes none now."""
     cdef long offset = <long>position
     cdef int64_t r = tripped(OP_SENDFILE) if armed else 0
     if r < 0:
@@ -425,6 +428,7 @@ cdef int file_cut(int fd, uint64_t size) noexcept nogil:
 
 
 cdef int file_fdatasync(int fd) noexcept nogil:
+    """Make what was written to a file durable: 0, or -errno once; the next call may say 0 for bytes that are lost."""
     cdef int r = tripped(OP_FDATASYNC) if armed else 0
     if r < 0:
         return r
@@ -434,6 +438,7 @@ cdef int file_fdatasync(int fd) noexcept nogil:
 
 
 cdef int file_fsync(int fd) noexcept nogil:
+    """The same with all that is known of the file, or of the names in a directory."""
     cdef int r = tripped(OP_FSYNC) if armed else 0
     if r < 0:
         return r
@@ -442,6 +447,7 @@ cdef int file_fsync(int fd) noexcept nogil:
 
 
 cdef int file_rename(const char* old, const char* new) noexcept nogil:
+    """Give a file another name, in place of the one that has it: 0 or -errno. Durable with the directory's sync."""
     cdef int r = tripped(OP_RENAME) if armed else 0
     if r < 0:
         return r
@@ -465,6 +471,7 @@ cdef int file_mark(int fd, bint on, uint64_t position) noexcept nogil:
 
 
 cdef int file_preallocate(int fd, uint64_t position, uint64_t n) noexcept nogil:
+    """Have the file system set blocks aside behind a file's end, which stays where it is: 0 or -errno."""
     cdef int r = tripped(OP_FALLOCATE) if armed else 0
     if r < 0:
         return r

@@ -257,9 +257,11 @@ cdef class SegmentFiles:
         return e
 
     cdef void pin(self, int entry) noexcept nogil:
+        """Keep the descriptor of an entry open until as many calls of ``unpin``."""
         self.entries[entry].pins += 1
 
     cdef void unpin(self, int entry) noexcept nogil:
+        """Take one ``pin`` of an entry back; the last one closes its descriptor where the segment has gone."""
         self.entries[entry].pins -= 1
         if self.entries[entry].pins == 0 and self.entries[entry].doomed:
             self.drop(entry)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fastlog import settings
+from fastlog.arguments import INT32
 from fastlog.consumer.assignment import TopicFilter
 from fastlog.consumer.config import ConsumerConfig
 from fastlog.coordination.addresses import parse_connect
@@ -19,7 +20,6 @@ from fastlog.producer.config import ProducerConfig
 from fastlog.settings import Setting, load_properties, prop
 from fastlog.topics import valid_topic
 
-_INT32 = 2**31 - 1
 _COMMIT_MS = "1000"
 _FETCH_BYTES = "960KiB"
 """Less than the largest message a broker takes by default: no message of such a piece can be too large for it."""
@@ -103,7 +103,7 @@ class MirrorSettings:
         300_000,
         unit="ms",
         low=0,
-        high=_INT32,
+        high=INT32,
         doc="How long what belongs to a target broker that has left ZooKeeper waits for it, before others get it.",
     )
     existing_records: str = prop(
@@ -114,7 +114,7 @@ class MirrorSettings:
         " begins: it waits, since nobody can tell whether they are the source's, or what comes goes behind them.",
     )
     progress_ms: int = prop(
-        "mirror.progress.ms", 5000, unit="ms", low=100, high=_INT32, doc="How often the mirror says how far it is."
+        "mirror.progress.ms", 5000, unit="ms", low=100, high=INT32, doc="How often the mirror says how far it is."
     )
 
     audit_stage: str | None = prop(

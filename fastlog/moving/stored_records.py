@@ -24,9 +24,8 @@ from fastlog.record_batches import (
     MAGIC_AT,
     BatchHeader,
 )
-from fastlog.segment_files import SegmentFile, list_segments, read_fully
+from fastlog.segment_files import WINDOW_BYTES, SegmentFile, list_segments, read_fully
 
-WINDOW_BYTES = 4 << 20
 MOST_INFLATED_BYTES = 1 << 30
 LOG_SUFFIX = ".log"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastlog import codecs
+from fastlog.arguments import INT32
 from fastlog.client.addresses import Address
 from fastlog.client.registrations import registered_brokers
 from fastlog.coordination.addresses import parse_connect
@@ -15,8 +16,6 @@ from fastlog.perf.latencies import LatencyHistogram
 from fastlog.perf.sending import HOWS
 from fastlog.producer.brokers import ACKS_BY_NAME, parse_broker_list
 from fastlog.topics import valid_topic
-
-INT32 = 2**31 - 1
 
 CLOCKS = {
     "log end": "the broker's log end shows every byte",

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fastlog import codecs
+from fastlog.arguments import INT32
 from fastlog.client.addresses import Address
 from fastlog.errors import FastlogError
 from fastlog.message import HEADER_BYTES
@@ -23,7 +24,6 @@ from fastlog.perf.latencies import LatencyHistogram
 from fastlog.perf.payloads import Cycle, lines_of, random_payloads
 from fastlog.perf.producer_options import (
     CLOCKS,
-    INT32,
     ProducerFigures,
     ProducerOptions,
     SendingProgress,

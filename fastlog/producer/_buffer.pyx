@@ -12,9 +12,10 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
+from fastlog._bytes cimport GIL_SPAN_BYTES
+from fastlog._segment cimport ENTRY_HEADER_BYTES
 from fastlog.producer._frames cimport (
-    BLOCK_BYTES, ENTRY_HEADER_BYTES, GIL_BYTES, Chunk, Frame, checksum, finish_frame, free_memory, monotonic_ns,
-    new_memory, put_entry,
+    BLOCK_BYTES, Chunk, Frame, checksum, finish_frame, free_memory, monotonic_ns, new_memory, put_entry,
 )
 from fastlog.producer._parts cimport Parts, RecordParts, parts_bytes, set_key
 from fastlog.producer._tickets cimport Ticket, new_ticket
@@ -137,7 +138,7 @@ cdef class Buffer:
                 return 0
             n = PyBytes_GET_SIZE(<object>payload)
             # From here to the end nothing gives up the GIL, so the list stays as it was looked at.
-            if n > most or n >= GIL_BYTES:
+            if n > most or n >= GIL_SPAN_BYTES:
                 return 0
             total += n
         if count == 0 or count > self.quota.max_messages - self.quota.messages:

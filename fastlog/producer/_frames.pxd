@@ -2,14 +2,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcpy
 
-from fastlog._bytes cimport put32
+from fastlog._bytes cimport GIL_SPAN_BYTES, put32
 from fastlog._crc cimport crc32_span
+from fastlog._segment cimport ENTRY_HEADER_BYTES
 from fastlog.producer._lane cimport Lane
 
 cdef enum:
-    ENTRY_HEADER_BYTES = 10       # length 4, magic 1, attributes 1, crc 4
     ENTRY_SIZE_BYTES = 6          # of these, the ones that the length field counts
-    GIL_BYTES = 65536             # a longer checksum lets other threads run
     BLOCK_BYTES = 1 << 20         # memory with finished frames is handed on rather than grown from this size on
 
 
@@ -79,7 +78,7 @@ cdef inline uint32_t checksum(object payload) noexcept:
     cdef const unsigned char* p = <const unsigned char*>PyBytes_AS_STRING(payload)
     cdef Py_ssize_t n = PyBytes_GET_SIZE(payload)
     cdef uint32_t crc
-    if n < GIL_BYTES:
+    if n < GIL_SPAN_BYTES:
         return crc32_span(0, p, <size_t>n)
     with nogil:
         crc = crc32_span(0, p, <size_t>n)

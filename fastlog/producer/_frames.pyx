@@ -43,6 +43,7 @@ cdef unsigned char* new_memory(Py_ssize_t capacity) except NULL:
 
 
 cdef void free_memory(unsigned char* memory, Py_ssize_t capacity) noexcept:
+    """Give memory of ``new_memory`` back; some blocks are kept for the next ones."""
     global spare_count
     if capacity == BLOCK_BYTES and spare_count < SPARE_BLOCKS:
         spare[spare_count] = memory

@@ -23,7 +23,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memmove
 
 from fastlog._batch_header cimport BATCH_HEADER_BYTES, number_batch, sum_batch
-from fastlog._bytes cimport be16, be32, be64
+from fastlog._bytes cimport GIL_SPAN_BYTES, be16, be32, be64
 from fastlog.producer._flight cimport INBOX_BYTES, SIZE_BYTES, Flight, frame_start
 from fastlog.producer._frames cimport Chunk
 from fastlog.producer._lane cimport Lane
@@ -33,7 +33,6 @@ from fastlog.errors import ProtocolError
 cdef enum:
     ANSWER_BYTES = 48             # without the topic
     NUMBERS_END = 0x7FFFFFFF      # the last one; 0 follows
-    GIL_BYTES = 65536
     DUPLICATE = 46                # the batch is stored; its offset is not known any more
 
 
@@ -108,7 +107,7 @@ cdef class RecordFlight(Flight):
                 number_batch(batch, lane.producer, lane.epoch, lane.next)
                 lane.next = <int32_t>((<uint32_t>lane.next + <uint32_t>chunk.frames[i].messages) & <uint32_t>NUMBERS_END)
             chunk.frames[i].generation = lane.generation
-            if size < GIL_BYTES:
+            if size < GIL_SPAN_BYTES:
                 sum_batch(batch, size)
             else:
                 with nogil:  # only this thread knows of the chunk

@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int32_t, uint32_t
 
+from fastlog._bytes cimport GIL_SPAN_BYTES
 from fastlog._crc cimport crc32_span
 from fastlog.producer._buffer cimport Buffer
-from fastlog.producer._frames cimport GIL_BYTES
 
 
 cdef int check_ends(const int32_t[::1] ends, const unsigned char[::1] data) except -1:
@@ -46,7 +46,7 @@ def put_rows(
         p = base + ends[i] if n else base
         if n > buffer.max_payload:
             buffer.check(n)
-        if n < GIL_BYTES:
+        if n < GIL_SPAN_BYTES:
             crc = crc32_span(0, p, <size_t>n)
         else:
             with nogil:  # before the buffer is touched: another thread may use it meanwhile

@@ -7,9 +7,10 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
+from fastlog._bytes cimport GIL_SPAN_BYTES
 from fastlog._crc cimport crc32_span
 from fastlog.producer._buffer cimport Buffer, Quota
-from fastlog.producer._frames cimport GIL_BYTES, checksum
+from fastlog.producer._frames cimport checksum
 from fastlog.producer._parts cimport (
     RecordParts, are_lasting, begin_parts, checked_time, pack_headers, parts_bytes, set_headers, simple_key,
 )
@@ -276,7 +277,7 @@ cdef int put_keyed(Route route, Buffer named, list values, list keys, object hea
             elif <object>value is not None or buffer.lane is None or not (has_more or parts.key_bytes >= 0):
                 return 0
             total += n
-            if n >= GIL_BYTES or n + (0 if buffer.lane is None else parts_bytes(&parts)) > buffer.max_payload:
+            if n >= GIL_SPAN_BYTES or n + (0 if buffer.lane is None else parts_bytes(&parts)) > buffer.max_payload:
                 return 0
         if count > quota.max_messages - quota.messages or total > quota.max_bytes - quota.bytes:
             return 0
@@ -308,7 +309,7 @@ cdef int put_stamped(Buffer buffer, Stamp stamp, object value, object key) excep
     cdef int done = 0
     if PyBytes_CheckExact(value):
         size = PyBytes_GET_SIZE(value) + stamp.extra(key_bytes)
-        if size > buffer.max_payload or size >= GIL_BYTES or buffer.quota.is_full():
+        if size > buffer.max_payload or size >= GIL_SPAN_BYTES or buffer.quota.is_full():
             return 0
         one = stamp.wrap(value, p, key_bytes)
         try:

@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastlog import batch_codecs, codecs, settings
+from fastlog.arguments import INT32, INT64
 from fastlog.coordination.addresses import parse_connect
 from fastlog.errors import ConfigError
 from fastlog.settings import prop
 from fastlog.topics import valid_topic
 
-_INT32 = 2**31 - 1
 _UINT32 = 2**32 - 1
-_INT64 = 2**63 - 1
 _LARGEST_MESSAGE = 2**31 - 1 - 2**20
 _CODECS = {name: number for number, name in batch_codecs.CODEC_NAMES.items()} | {"0": 0, "1": 1, "2": 2}
 ACKS = {"none": "none", "appended": "appended", "flushed": "flushed", "0": "none", "1": "appended"}
@@ -46,7 +45,7 @@ class ProducerConfig(settings.Settings):
         6000,
         unit="ms",
         low=100,
-        high=_INT32,
+        high=INT32,
         doc="with `zk.connect`: how long the session with ZooKeeper may be silent before a new one is opened.",
     )
     zk_connection_timeout_ms: int = prop(
@@ -54,7 +53,7 @@ class ProducerConfig(settings.Settings):
         6000,
         unit="ms",
         low=1,
-        high=_INT32,
+        high=INT32,
         doc="with `zk.connect`: how long the first send to a topic waits for ZooKeeper (0.7: the session's time-out).",
     )
     zk_sync_time_ms: int = prop(
@@ -62,14 +61,14 @@ class ProducerConfig(settings.Settings):
         2000,
         unit="ms",
         low=1,
-        high=_INT32,
+        high=INT32,
         doc="with `zk.connect`: the longest pause before ZooKeeper is tried again; the first ones are shorter.",
     )
     zk_read_retries: int = prop(
         "zk.read.num.retries",
         3,
         low=0,
-        high=_INT32,
+        high=INT32,
         doc="with `zk.connect`: how often ZooKeeper is read again when the chosen broker cannot be used, before send()"
         " raises.",
     )
@@ -122,17 +121,17 @@ class ProducerConfig(settings.Settings):
         doc="Largest payload of a message, and of a whole compressed set. The broker's own limit holds as well.",
     )
     send_buffer_bytes: int | None = prop(
-        "buffer.size", None, unit="bytes", low=1, high=_INT32, doc="Size of the socket's send buffer (0.7: 102400)."
+        "buffer.size", None, unit="bytes", low=1, high=INT32, doc="Size of the socket's send buffer (0.7: 102400)."
     )
     connect_timeout_ms: int = prop(
-        "connect.timeout.ms", 5000, unit="ms", low=1, high=_INT32, doc="How long a first connection is tried for."
+        "connect.timeout.ms", 5000, unit="ms", low=1, high=INT32, doc="How long a first connection is tried for."
     )
     socket_timeout_ms: int = prop(
         "socket.timeout.ms",
         30_000,
         unit="ms",
         low=1,
-        high=_INT32,
+        high=INT32,
         doc="How long a connection may stand still with something to write or to be answered before it is replaced.",
     )
     reconnect_interval_sends: int | None = prop(
@@ -140,7 +139,7 @@ class ProducerConfig(settings.Settings):
         30_000,
         unit="requests",
         low=1,
-        high=_INT64,
+        high=INT64,
         doc="Requests on one connection before it is replaced by a new one, up to a quarter fewer by chance; -1: no.",
     )
     reconnect_time_interval_ms: int | None = prop(
@@ -148,14 +147,14 @@ class ProducerConfig(settings.Settings):
         10_000_000,
         unit="ms",
         low=1,
-        high=_INT64,
+        high=INT64,
         doc="Age of a connection at which it is replaced, up to a quarter less by chance; -1: no end.",
     )
     num_retries: int | None = prop(
         "num.retries",
         None,
         low=0,
-        high=_INT32,
+        high=INT32,
         default_text="until the delivery time is over",
         doc="How often messages are sent again after a broken connection, or when the broker refuses them for now (0.7:"
         " 0).",
@@ -165,17 +164,17 @@ class ProducerConfig(settings.Settings):
         120_000,
         unit="ms",
         low=1,
-        high=_INT32,
+        high=INT32,
         doc="How long messages that left the queue are tried before they count as failed. fastlog's own.",
     )
     queue_time_ms: int = prop(
-        "queue.time", 5000, unit="ms", low=0, high=_INT32, doc="async: how long a message waits for its batch to fill."
+        "queue.time", 5000, unit="ms", low=0, high=INT32, doc="async: how long a message waits for its batch to fill."
     )
     queue_messages: int = prop(
-        "queue.size", 10_000, unit="messages", low=1, high=_INT32, doc="async: how many messages wait in the queue."
+        "queue.size", 10_000, unit="messages", low=1, high=INT32, doc="async: how many messages wait in the queue."
     )
     queue_bytes: int = prop(
-        "queue.bytes", 64 * 2**20, unit="bytes", low=1, high=_INT64, doc="async: how many bytes do. fastlog's own."
+        "queue.bytes", 64 * 2**20, unit="bytes", low=1, high=INT64, doc="async: how many bytes do. fastlog's own."
     )
     queue_full: str = prop(
         "queue.full",
@@ -189,12 +188,12 @@ class ProducerConfig(settings.Settings):
         None,
         unit="ms",
         low=0,
-        high=_INT32,
+        high=INT32,
         default_text="-1, no end",
         doc="async: how long send() waits for room before it raises QueueFullError; 0 raises at once.",
     )
     batch_messages: int = prop(
-        "batch.size", 200, unit="messages", low=1, high=_INT32, doc="async: messages in one request."
+        "batch.size", 200, unit="messages", low=1, high=INT32, doc="async: messages in one request."
     )
     batch_bytes: int = prop(
         "batch.bytes",
@@ -209,7 +208,7 @@ class ProducerConfig(settings.Settings):
         32 * 2**20,
         unit="bytes",
         low=1,
-        high=_INT64,
+        high=INT64,
         doc="Bytes on their way to one broker, written or waiting for an answer. fastlog's own.",
     )
     close_timeout_ms: int = prop(
@@ -217,7 +216,7 @@ class ProducerConfig(settings.Settings):
         30_000,
         unit="ms",
         low=0,
-        high=_INT32,
+        high=INT32,
         doc="How long close(), and the end of the program, wait for messages to be delivered. fastlog's own.",
     )
     event_handler_class: str | None = prop("event.handler", None, doc="async: dotted path of the event handler.")
@@ -258,7 +257,7 @@ class ProducerConfig(settings.Settings):
         60_000,
         unit="ms",
         low=1,
-        high=_INT32,
+        high=INT32,
         doc="with `audit.topic`: messages are counted by topic and windows of this length. fastlog's own.",
     )
     audit_interval_ms: int = prop(
@@ -266,7 +265,7 @@ class ProducerConfig(settings.Settings):
         10_000,
         unit="ms",
         low=10,
-        high=_INT32,
+        high=INT32,
         doc="with `audit.topic`: how often what was delivered is counted; also sends what waits in the queue. fastlog's"
         " own.",
     )

@@ -17,10 +17,11 @@ from fastlog.consumer.fetched import pyarrow_library
 from fastlog.errors import ArgumentError, UnsupportedFeatureError
 from fastlog.scanning.bars import no_bar, progress_bar
 from fastlog.scanning.columns import checked_columns
-from fastlog.scanning.parts import MAX_OFFSET, Bounds, Offsets, Part, ScanSource
+from fastlog.scanning.parts import Bounds, Offsets, Part, ScanSource
 from fastlog.scanning.picking import Picker
 from fastlog.scanning.rows import Rows, as_pandas, as_polars, html_table
 from fastlog.scanning.sources import folder_source, topic_source
+from fastlog.segment_files import MAX_OFFSET
 
 if TYPE_CHECKING:
     import polars

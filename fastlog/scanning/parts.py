@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-MAX_OFFSET = 2**63 - 1
+from fastlog.segment_files import MAX_OFFSET
 
 Offsets = int | Mapping[int, int] | None
 

@@ -16,8 +16,8 @@ from fastlog.message import DEFAULT_LIMITS
 from fastlog.record_batches import CONTROL, HEAD, HEADER_BYTES, LENGTH_AT, LENGTH_COUNTS_FROM, MAGIC
 from fastlog.scanning.bases import FolderSource
 from fastlog.scanning.columns import arrow_of
-from fastlog.scanning.parts import MAX_OFFSET, Bounds, Part
-from fastlog.segment_files import SegmentFile, list_segments, read_fully, split_directory_name
+from fastlog.scanning.parts import Bounds, Part
+from fastlog.segment_files import MAX_OFFSET, SegmentFile, list_segments, read_fully, split_directory_name
 
 SUFFIX, INDEX_SUFFIX = ".log", ".index"
 _HEADS_BYTES = 64 * 1024

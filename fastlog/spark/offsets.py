@@ -26,14 +26,13 @@ from typing import Any, NamedTuple
 
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError, CoordinationError
-from fastlog.segment_files import MAX_PARTITION
+from fastlog.segment_files import MAX_OFFSET, MAX_PARTITION
 from fastlog.topics import valid_topic
 from fastlog.zkpaths import PartitionId
 
 VERSION = 1
 LATEST = -1
 EARLIEST = -2
-MAX_OFFSET = 2**63 - 1
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from fastlog.consumer.partitions import TopicPartition
 from fastlog.errors import ConfigError
+from fastlog.segment_files import MAX_OFFSET
 from fastlog.settings import unknown_name
 from fastlog.spark import schema
 from fastlog.spark.addresses import ADDRESS_OPTIONS, NamedAddress, at_most_one, check_addresses
-from fastlog.spark.offsets import ANY_BROKER, EARLIEST, MAX_OFFSET, OffsetSpec, parse_partition, parse_partitions
+from fastlog.spark.offsets import ANY_BROKER, EARLIEST, OffsetSpec, parse_partition, parse_partitions
 from fastlog.spark.values import Parse, counted, number, one_of, parse_json, seconds, sized, truth
 from fastlog.topics import valid_topic
 

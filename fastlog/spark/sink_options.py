@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastlog.arguments import INT32
 from fastlog.client.addresses import Address
 from fastlog.errors import ConfigError
 from fastlog.producer.config import ProducerConfig
@@ -43,7 +44,6 @@ PASSED_OVER = ("offset", "idx", "nextOffset", "server", "timestampType")
 """Columns of the source that are given anew; a frame that was read can be written as it is."""
 _ENVELOPES_OWN = ("schemaId",)  # without one there is no place for it
 
-_INT32 = 2**31 - 1
 _LARGEST = 2**30
 
 
@@ -57,7 +57,7 @@ class SinkOptions:
     topic: str | None = None
     acks: str = "flushed"
     compression: str = "none"
-    batch_messages: int = _INT32
+    batch_messages: int = INT32
     batch_bytes: int = 2**20
     max_message_bytes: int = 1_000_000
     delivery_timeout: float = 120.0
@@ -78,7 +78,7 @@ class SinkOptions:
             "max_message_bytes": self.max_message_bytes,
             "delivery_timeout_ms": max(1, round(self.delivery_timeout * 1000)),
             "connect_timeout_ms": max(1, round(self.connect_timeout * 1000)),
-            "queue_messages": _INT32,
+            "queue_messages": INT32,
         }
         if self.zookeeper is None:
             fields["broker_list"] = ",".join(f"{broker}:{address}" for broker, address in sorted(addresses.items()))
@@ -167,7 +167,7 @@ _OPTIONS: tuple[tuple[str, str, Parse], ...] = (
     ("topic", "topic", _topic),
     ("acks", "acks", one_of("flushed", "appended", "none")),
     ("compression", "compression", one_of("none", "gzip", "snappy", "lz4", "zstd")),
-    ("batch.size", "batch_messages", counted(1, _INT32)),
+    ("batch.size", "batch_messages", counted(1, INT32)),
     ("batch.bytes", "batch_bytes", sized(_LARGEST)),
     ("max.message.size", "max_message_bytes", sized(_LARGEST)),
     ("delivery.timeout.ms", "delivery_timeout", seconds),

@@ -34,6 +34,7 @@ cdef class Authorizer:
             return False
 
     cdef bint ask(self, Conn* c, int operation, const uint8_t* name, int size) noexcept nogil:
+        """Whether the client of a connection may do this with a topic; False where the rule raises."""
         with gil:
             try:
                 topic = (<bytes>name[:size]).decode("utf-8", "surrogateescape")

@@ -19,6 +19,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
 from fastlog._bytes cimport be32
+from fastlog._segment cimport ENTRY_HEADER_BYTES, LEAST_ENTRY_BYTES, LENGTH_BYTES
 from fastlog._upconvert cimport (
     CONVERT_CUT, CONVERT_DAMAGED, CONVERT_FULL, CONVERT_MORE, CONVERT_NO_MEMORY, CONVERT_WRAPPER, CONVERTED, Converted, Making,
     OpenedSet, add_messages, discard, finish,
@@ -50,9 +51,6 @@ cdef enum:
     BEGUN_SETS = 8               # compressed ones that readers have left in the middle
     BEGUN_BYTES = 1 << 20        # of each, compressed
     MOST_BYTES = 0x3fffff00      # of a message: an answer's size is a signed 32-bit number
-    HEADER_BYTES = 10            # of a compressed set, before what is compressed
-    LENGTH_BYTES = 4
-    MIN_MESSAGE = 9
     EXACT_MARKS = 4096           # powers of two
     SPARSE_MARKS = 8192
     MARK_SHIFT = 20              # a sparse one for each MiB of a file
@@ -421,7 +419,7 @@ cdef class Bridge:
                     self.stop(job, BRIDGE_UNREADABLE)
                     return CONVERT_FULL
                 place += <int64_t>job.base
-                payload = memoryview(data)[HEADER_BYTES:]
+                payload = memoryview(data)[ENTRY_HEADER_BYTES:]
                 opened = OpenedSet(payload, <int>(<uint8_t>p[5]), place, place + size, self.limits)
             r = opened.add(&job.made, job.wanted, STEP_BYTES)
             if r == CONVERT_MORE:
@@ -482,7 +480,7 @@ cdef class Bridge:
             here = 0
             while got - here >= LENGTH_BYTES:
                 size = <uint64_t>be32(scratch + here) + 4
-                if size < MIN_MESSAGE or size > job.end - job.at:
+                if size < LEAST_ENTRY_BYTES or size > job.end - job.at:
                     # what is damaged here is not what was asked for
                     job.at = target
                     job.is_found = job.is_believed = True

@@ -3,6 +3,10 @@
 from fastlog.log._arena import Arena
 from fastlog.workers.net._remote import Remote
 
+PIECE_BYTES: int
+"""A piece of a frame is no longer, its head included."""
+MOST_REQUEST_BYTES: int
+
 class Forward(Remote):
     """One processor's way to the coordinator; for its loop's thread."""
 

@@ -30,12 +30,18 @@ cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT, MSG_NOSIGNAL
 
 cdef enum:
-    PIECE_BYTES = 64 << 10
+    PIECE_BYTES = 64 << 10       # a piece is no longer, its head included
     MOST_REQUEST_BYTES = 16 << 20
     MOST_ANSWER_BYTES = 64 << 20
     PIECES_PER_TURN = 16         # received before connections have a turn
     PLACE_BITS = 24              # of a frame's number
     FIRST_ROOM = 16
+
+# What both ends agree on; Python gets the same numbers under the same names.
+globals().update(
+    PIECE_BYTES=<int>PIECE_BYTES,
+    MOST_REQUEST_BYTES=<int>MOST_REQUEST_BYTES,
+)
 
 cdef packed struct PieceHead:
     uint64_t number

@@ -157,6 +157,7 @@ cdef class Partitions:
         return place.count if place.name != NULL else self.default_count
 
     cdef fl_slot* find(self, const uint8_t* name, int size, int32_t partition) noexcept nogil:
+        """The slot of a partition that is there; NULL: there is none now."""
         cdef fl_slot* s
         cdef uint64_t known
         if fl_load(&self.arena.header.change_count) != self.known:

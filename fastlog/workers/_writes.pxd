@@ -12,6 +12,9 @@ cdef enum:
     STAGE_BYTES = 256 << 10      # what one coalesced write holds
     RUN_PIECES = 2048            # sets one coalesced write holds
     NO_RECEIPT = 0xFFFFFFFF
+    RECEIPT_PLACE = 0x7FFFFFFF   # of a receipt's number: what finds it, and never NO_RECEIPT
+    OWED_RECEIPTS = 4096         # that one connection may be owed before its requests wait
+    OWED_OVER_BUDGET = 64        # the same while the memory for answers is used up
     MAX_RUNS = 16                # partitions coalesced at once on one connection
 
 # Message sets of one connection for one partition that will be written together.
@@ -100,5 +103,9 @@ cdef class Writes:
 
 cdef inline Receipt* receipt_at(Gathered* g, uint32_t number) noexcept nogil:
     return &g.ring[number & (g.room - 1)]
+
+cdef inline int most_owed(Conn* c) noexcept nogil:
+    """How many receipts a connection may be owed before its requests wait."""
+    return OWED_RECEIPTS if c.pool.answers <= c.pool.budget else OWED_OVER_BUDGET
 
 cdef Receipt* receipt_push(Conn* c, Gathered* g) noexcept nogil

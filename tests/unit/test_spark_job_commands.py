@@ -19,12 +19,12 @@ from click.testing import CliRunner
 
 from fastlog import errors
 from fastlog.errors import ConfigError
+from fastlog.segment_files import MAX_OFFSET
 from fastlog.spark import environment
 from fastlog.spark.jobs import audit, command, counts, expire, join, load, optimize, parameters, vacuum
 from fastlog.spark.jobs.command import LazySpark
 from fastlog.spark.jobs.load import parse_place, starting_options
 from fastlog.spark.lake import Lake
-from fastlog.spark.offsets import MAX_OFFSET
 from fastlog.spark.storage import TableLocation
 from fastlog.spark.upkeep import Expired, JoinReport
 from fastlog.tools import signals

@@ -3,32 +3,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fastlog._records cimport RecordsFound
 from fastlog.log.formats._table cimport Entries
 
-# Where the fields of a batch begin.
-cdef enum:
-    AT_BASE_OFFSET = 0           # 8 bytes; the broker's
-    AT_LENGTH = 8                # 4: the bytes behind this field
-    AT_EPOCH = 12                # 4; the broker's
-    AT_MAGIC = 16                # 1
-    AT_CRC = 17                  # 4: CRC-32C of all that follows
-    AT_ATTRIBUTES = 21           # 2
-    AT_LAST_DELTA = 23           # 4: offset of the last record minus base offset
-    AT_BASE_TIMESTAMP = 27       # 8
-    AT_MAX_TIMESTAMP = 35        # 8
-    AT_PRODUCER_ID = 43          # 8
-    AT_PRODUCER_EPOCH = 51       # 2
-    AT_BASE_SEQUENCE = 53        # 4
-    AT_COUNT = 57                # 4
-    BATCH_HEAD = 61              # the records begin here
-    LENGTH_END = 12              # the length counts from here
-
-cdef enum BatchAttributes:
-    CODEC_BITS = 0x07
-    APPEND_TIME_BIT = 0x08
-    TRANSACTIONAL_BIT = 0x10
-    CONTROL_BIT = 0x20
-    DELETE_HORIZON_BIT = 0x40
-    LARGEST_CODEC = 4            # none, gzip, snappy, lz4, zstd
-
 # Why a batch is not valid, beside those of EntriesStatus.
 cdef enum:
     BATCH_LENGTH = 16            # a length that no batch has

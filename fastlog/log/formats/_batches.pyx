@@ -8,6 +8,11 @@ Source: Apache Kafka 4.2 (DefaultRecordBatch, LogValidator).
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from fastlog._batch_header cimport (
+    APPEND_TIME_BIT, AT_ATTRIBUTES, AT_BASE_SEQUENCE, AT_BASE_TIMESTAMP, AT_COUNT, AT_CRC, AT_EPOCH, AT_LAST_DELTA,
+    AT_LENGTH, AT_MAGIC, AT_MAX_TIMESTAMP, AT_PRODUCER_EPOCH, AT_PRODUCER_ID, BATCH_HEADER_BYTES, CODEC_BITS,
+    CONTROL_BIT, DELETE_HORIZON_BIT, LARGEST_CODEC, LENGTH_END, RECORD_BATCH_MAGIC, TRANSACTIONAL_BIT,
+)
 from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog._crc32c cimport crc32c_span
 from fastlog._records cimport RECORDS_OK, RecordsFound, walk_records
@@ -18,7 +23,7 @@ from fastlog.log.formats._table cimport (
 
 cdef enum:
     # Behind its length field, the least that a batch has: its head, and one record of seven bytes, or a compressed one
-    MIN_LENGTH = BATCH_HEAD - LENGTH_END
+    MIN_LENGTH = BATCH_HEADER_BYTES - LENGTH_END
     LARGEST_SEQUENCE = 0x7FFFFFFF
 
 cdef int64_t NO_TIMESTAMP = -1
@@ -46,7 +51,7 @@ cdef inline bint counts_fit(const uint8_t* p) noexcept nogil:
 
 cdef int walk_batch(const uint8_t* p, uint64_t size, RecordsFound* out) noexcept nogil:
     return walk_records(
-        p + BATCH_HEAD, size - BATCH_HEAD, <int32_t>be32(p + AT_COUNT), <int64_t>be64(p + AT_BASE_TIMESTAMP), out
+        p + BATCH_HEADER_BYTES, size - BATCH_HEADER_BYTES, <int32_t>be32(p + AT_COUNT), <int64_t>be64(p + AT_BASE_TIMESTAMP), out
     )
 
 
@@ -106,9 +111,9 @@ cdef void validate_as(const uint8_t* p, uint64_t n, int64_t max_bytes, bint is_s
     out.max_timestamp = NO_TIMESTAMP
     out.status = ENTRIES_WHOLE
     while out.bytes < n and out.status == ENTRIES_WHOLE:
-        if n - out.bytes < BATCH_HEAD:
+        if n - out.bytes < BATCH_HEADER_BYTES:
             out.status = ENTRIES_CUT
-        elif p[AT_MAGIC] != 2:
+        elif p[AT_MAGIC] != RECORD_BATCH_MAGIC:
             out.status = BATCH_MAGIC
         elif not length_fits(p):
             out.status = BATCH_LENGTH
@@ -134,7 +139,7 @@ cdef void validate_as(const uint8_t* p, uint64_t n, int64_t max_bytes, bint is_s
 cdef bint head(const uint8_t* p, EntryHead* out) noexcept nogil:
     cdef int64_t offset = <int64_t>be64(p)
     cdef int32_t last_delta = <int32_t>be32(p + AT_LAST_DELTA)
-    if p[AT_MAGIC] != 2 or not length_fits(p) or offset < 0 or last_delta < 0:
+    if p[AT_MAGIC] != RECORD_BATCH_MAGIC or not length_fits(p) or offset < 0 or last_delta < 0:
         return False
     out.bytes = bytes_of(p)
     out.offset = <uint64_t>offset
@@ -160,9 +165,9 @@ cdef void scan_behind(const uint8_t* p, uint64_t n, uint64_t* next_offset, bint 
     out.max_timestamp = NO_TIMESTAMP
     out.status = ENTRIES_WHOLE
     while out.bytes < n:
-        if n - out.bytes < BATCH_HEAD:
+        if n - out.bytes < BATCH_HEADER_BYTES:
             out.status = ENTRIES_CUT
-        elif p[AT_MAGIC] != 2:
+        elif p[AT_MAGIC] != RECORD_BATCH_MAGIC:
             out.status = BATCH_MAGIC
         elif not head(p, &one):
             out.status = BATCH_LENGTH
@@ -185,7 +190,7 @@ cdef void scan_behind(const uint8_t* p, uint64_t n, uint64_t* next_offset, bint 
 
 cdef int begins(const uint8_t* p, uint64_t have, uint64_t available, uint64_t readable) noexcept nogil:
     cdef EntryHead one
-    if have < BATCH_HEAD or not head(p, &one) or one.bytes > available:
+    if have < BATCH_HEADER_BYTES or not head(p, &one) or one.bytes > available:
         return ENTRY_INVALID
     if one.bytes > readable:
         return ENTRY_UNREADABLE
@@ -240,7 +245,7 @@ def register():
     FORMAT.scan = scan
     FORMAT.locate = NULL
     FORMAT.head = head
-    FORMAT.head_bytes = BATCH_HEAD
+    FORMAT.head_bytes = BATCH_HEADER_BYTES
     FORMAT.assign = assign
     FORMAT.sequenced = sequenced
     FORMAT.begins = begins
@@ -266,6 +271,6 @@ def scan_stored(const uint8_t[::1] data, uint64_t least_offset=0, bint is_dense=
 def read_head(const uint8_t[::1] data):
     """``(bytes, offset, next offset, largest time, records)`` as a batch's beginning says; None where none can begin so."""
     cdef EntryHead one
-    if data.shape[0] < BATCH_HEAD or not head(&data[0], &one):
+    if data.shape[0] < BATCH_HEADER_BYTES or not head(&data[0], &one):
         return None
     return one.bytes, one.offset, one.next_offset, one.max_timestamp, <int32_t>be32(&data[AT_COUNT])

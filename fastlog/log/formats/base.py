@@ -13,6 +13,8 @@ from fastlog.message import DEFAULT_LIMITS, DeepLimits
 from fastlog.segment_files import SegmentFile
 
 ANY_OFFSET = -1
+CANDIDATE_COST_BYTES = 512
+"""What a place costs of a ``SearchBudget`` that looks like the beginning of an entry, besides the bytes checked."""
 
 
 class FileScan(NamedTuple):

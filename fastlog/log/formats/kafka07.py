@@ -12,15 +12,30 @@ from pathlib import Path
 
 from fastlog import _segment, message
 from fastlog._crc import crc32
-from fastlog._segment import SCAN_CODEC, SCAN_CRC, SCAN_MAGIC, SCAN_OK, SCAN_SIZE, SCAN_TAIL, SCAN_TOO_LARGE
+from fastlog._segment import (
+    LENGTH_BYTES,
+    SCAN_CODEC,
+    SCAN_CRC,
+    SCAN_MAGIC,
+    SCAN_OK,
+    SCAN_SIZE,
+    SCAN_TAIL,
+    SCAN_TOO_LARGE,
+)
 from fastlog.errors import InvalidFetchSizeError, InvalidMessageError, MissingCodecError
 from fastlog.log.files import FileOps
-from fastlog.log.formats.base import DeepFindings, DumpedEntry, FileScan, SearchBudget, count_found
+from fastlog.log.formats.base import (
+    CANDIDATE_COST_BYTES,
+    DeepFindings,
+    DumpedEntry,
+    FileScan,
+    SearchBudget,
+    count_found,
+)
 from fastlog.log.slots import IndexState
 from fastlog.message import HEADER_BYTES, count_deep
 from fastlog.segment_files import (
     KAFKA_0_7,
-    LENGTH_BYTES,
     SEGMENT_SUFFIX,
     WINDOW_BYTES,
     Entry,
@@ -50,10 +65,9 @@ STATUS_TEXT = {
 # as DumpLogSegments writes them
 CODEC_NAMES = {0: "NoCompressionCodec", 1: "GZIPCompressionCodec", 2: "SnappyCompressionCodec"}
 
-_MIN_ENTRY_BYTES = 9
+_MIN_ENTRY_BYTES = HEADER_BYTES[0]
 _BLOCK_BYTES = 65536
 _ZEROS = bytes(_BLOCK_BYTES + _MIN_ENTRY_BYTES)
-_CANDIDATE_COST_BYTES = 512
 _NO_ENTRY = 0, 0
 """Bytes and codec where no whole entry is: nobody looks at them."""
 
@@ -241,7 +255,7 @@ class Kafka07:
                 size = LENGTH_BYTES + int.from_bytes(view[start : start + LENGTH_BYTES], "big")
                 if position + start + size > end:
                     continue
-                if not budget.take(_CANDIDATE_COST_BYTES + size):
+                if not budget.take(CANDIDATE_COST_BYTES + size):
                     return None
                 if start + size <= len(chunk):
                     status = _segment.scan(view[start : start + size]).status

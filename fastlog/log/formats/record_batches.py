@@ -19,17 +19,23 @@ from fastlog.log import _index, index_files
 from fastlog.log.files import FileOps
 from fastlog.log.formats import _batches
 from fastlog.log.formats._table import numbers
-from fastlog.log.formats.base import ANY_OFFSET, DeepFindings, DumpedEntry, FileScan, SearchBudget, count_found
+from fastlog.log.formats.base import (
+    ANY_OFFSET,
+    CANDIDATE_COST_BYTES,
+    DeepFindings,
+    DumpedEntry,
+    FileScan,
+    SearchBudget,
+    count_found,
+)
 from fastlog.log.slots import IndexState
 from fastlog.record_batches import BatchHeader
-from fastlog.segment_files import MAX_OFFSET, SegmentFile, read_fully
+from fastlog.segment_files import MAX_OFFSET, WINDOW_BYTES, SegmentFile, read_fully
 
 RECORD_BATCHES = "record-batches"
 HEAD_BYTES = 61
 CRC_START = 21
 """What the checksum covers begins here."""
-WINDOW_BYTES = 4 << 20
-CANDIDATE_COST_BYTES = 512
 
 WHOLE, CUT = 0, 1
 STATUS_TEXT = {

@@ -11,10 +11,11 @@ from typing import Any
 import click
 
 from fastlog.errors import ConfigError
+from fastlog.segment_files import MAX_OFFSET
 from fastlog.spark.iceberg import opened
 from fastlog.spark.jobs import command, parameters
 from fastlog.spark.jobs.loader import COLUMNS, PARTITIONED_BY, Loader, LoadOptions
-from fastlog.spark.offsets import EARLIEST, MAX_OFFSET, OffsetSpec, parse_partitions
+from fastlog.spark.offsets import EARLIEST, OffsetSpec, parse_partitions
 from fastlog.spark.staging import COMPRESSIONS
 from fastlog.spark.storage import TableLocation
 from fastlog.tools import options, report, signals

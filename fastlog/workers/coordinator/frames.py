@@ -27,13 +27,11 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from fastlog.workers._forward import MOST_REQUEST_BYTES, PIECE_BYTES
+
 LAYOUT = struct.Struct("=QQQQIIiHH46s2x")
 HEAD_BYTES = LAYOUT.size
-PIECE_BYTES = 64 << 10
-"""A piece is no longer, its head included."""
 BODY_BYTES = PIECE_BYTES - HEAD_BYTES
-MOST_REQUEST_BYTES = 16 << 20
-MOST_ANSWER_BYTES = 64 << 20
 
 
 class Head(NamedTuple):

@@ -8,7 +8,8 @@ import socket
 
 from fastlog.log._arena import Arena
 from fastlog.log._shared_memory import COORDINATOR, FIRST_PROCESSOR
-from fastlog.workers.coordinator.frames import PIECE_BYTES, Assembly, Frame, pieces_of
+from fastlog.workers._forward import PIECE_BYTES
+from fastlog.workers.coordinator.frames import Assembly, Frame, pieces_of
 
 PIECES_PER_TURN = 32
 """Received from one processor before the others have a turn."""

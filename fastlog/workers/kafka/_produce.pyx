@@ -19,6 +19,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strlen
 
+from fastlog._batch_header cimport (
+    AT_ATTRIBUTES, AT_BASE_OFFSET, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_HEADER_BYTES, CODEC_BITS, LENGTH_END,
+)
 from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog._records cimport RecordsFound, is_of_record, reason_of
 from fastlog.log._layout cimport (
@@ -26,9 +29,8 @@ from fastlog.log._layout cimport (
 )
 from fastlog.log._shared_memory cimport N_FAILED_PRODUCE, N_INFLATED, N_INVALID_MESSAGE, N_PRODUCE, N_TOO_LARGE
 from fastlog.log.formats._batches cimport (
-    AT_ATTRIBUTES, AT_BASE_OFFSET, AT_LENGTH, AT_MAX_TIMESTAMP, BATCH_ATTRIBUTES, BATCH_COUNT, BATCH_CRC, BATCH_HEAD, BATCH_LENGTH, BATCH_MAGIC,
-    BATCH_OFFSET, BATCH_PRODUCER, BATCH_RECORDS, BATCH_TIMESTAMP, CODEC_BITS, LENGTH_END, set_max_timestamp, validate_stored,
-    walk_batch,
+    BATCH_ATTRIBUTES, BATCH_COUNT, BATCH_CRC, BATCH_LENGTH, BATCH_MAGIC, BATCH_OFFSET, BATCH_PRODUCER, BATCH_RECORDS,
+    BATCH_TIMESTAMP, set_max_timestamp, validate_stored, walk_batch,
 )
 from fastlog.log.formats._table cimport (
     ENTRIES_CUT, ENTRIES_TOO_LARGE, ENTRIES_WHOLE, OF_KAFKA, Entries, format_of,
@@ -38,7 +40,8 @@ from fastlog.workers._engine cimport Engine
 from fastlog.workers._jobs cimport COUNT_MISTIMED, COUNT_OFF_LOOP, COUNT_TOO_LARGE
 from fastlog.workers._partitions cimport RESOLVE_ABSENT, RESOLVED, TO_PRODUCE
 from fastlog.workers._writes cimport (
-    GATHER_FULL, GATHER_NOT_KEPT, GATHERED, GATHERED_IN_PLACE, NO_RECEIPT, RECEIPT_PENDING, Receipt, receipt_at, receipt_push,
+    GATHER_FULL, GATHER_NOT_KEPT, GATHERED, GATHERED_IN_PLACE, NO_RECEIPT, RECEIPT_PENDING, RECEIPT_PLACE, Receipt,
+    most_owed, receipt_at, receipt_push,
 )
 from fastlog.workers.kafka._codes cimport (
     CODE_COMPRESSION, CODE_CORRUPT_MESSAGE, CODE_FORMAT, CODE_INVALID_ACKS, CODE_INVALID_RECORD, CODE_INVALID_TIMESTAMP,
@@ -58,9 +61,6 @@ from fastlog.workers.net._connection cimport (
 )
 
 cdef enum:
-    OWED_RECEIPTS = 4096         # parts that one connection may be owed answers for before its requests wait
-    OWED_OVER_BUDGET = 64        # the same while the memory for answers is used up
-    RING_PLACE = 0x7FFFFFFF      # of a receipt's number: what finds it, and never NO_RECEIPT
     GATHERED_ALL = -10           # part: the batch is taken, but stands where it was received: write before going on
     ACKS_NONE = 0
     ACKS_APPENDED = 1
@@ -137,7 +137,7 @@ cdef class Produces:
         cdef Reader r
         cdef const uint8_t* text
         cdef Owed* owed
-        cdef int most = OWED_RECEIPTS if c.pool.answers <= c.pool.budget else OWED_OVER_BUDGET
+        cdef int most = most_owed(c)
         if <int>(x.gathered.tail - x.gathered.head) >= most or x.owed >= most:
             if x.gathered.runs != NULL:
                 return WRITE_FIRST
@@ -302,7 +302,7 @@ cdef class Produces:
             receipt = receipt_push(c, &x.gathered)
             if receipt == NULL:
                 return CLOSE
-            number = (x.gathered.tail - 1) & <uint32_t>RING_PLACE
+            number = (x.gathered.tail - 1) & <uint32_t>RECEIPT_PLACE
             receipt.state = RECEIPT_PENDING
             receipt.flushed = x.acks == ACKS_ALL
             receipt.partition = partition
@@ -359,7 +359,7 @@ cdef class Produces:
             reason = "more than one batch for a partition"
         elif status == BATCH_RECORDS:
             walk_batch(data, size_of_first(data), &found)
-            if is_of_record(&found, size_of_first(data) - BATCH_HEAD):
+            if is_of_record(&found, size_of_first(data) - BATCH_HEADER_BYTES):
                 record = found.count
             reason = reason_of(found.status)
         elif status == BATCH_TIMESTAMP and be16(data + AT_ATTRIBUTES) == 0:

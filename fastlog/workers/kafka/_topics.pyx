@@ -16,6 +16,7 @@ NO_ID = ZERO
 
 
 cdef bint is_zero(const uint8_t* topic_id) noexcept nogil:
+    """Whether these 16 bytes are the id of no topic."""
     return memcmp(topic_id, NO_ID, ID_BYTES) == 0
 
 

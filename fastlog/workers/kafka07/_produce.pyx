@@ -23,8 +23,8 @@ from fastlog.workers._engine cimport Engine
 from fastlog.workers._jobs cimport COUNT_OFF_LOOP, CREATE_AGAIN, CREATE_REFUSED, CREATE_UNASKED
 from fastlog.workers._partitions cimport PROBLEM_FORMAT, RESOLVE_ABSENT, RESOLVED, TO_PRODUCE
 from fastlog.workers._writes cimport (
-    GATHER_FULL, GATHER_NO_MEMORY, GATHER_NOT_KEPT, GATHERED, GATHERED_IN_PLACE, NO_RECEIPT, RECEIPT_PENDING, RECEIPT_READY,
-    Receipt, receipt_at, receipt_push,
+    GATHER_FULL, GATHER_NO_MEMORY, GATHER_NOT_KEPT, GATHERED, GATHERED_IN_PLACE, NO_RECEIPT, RECEIPT_PENDING, RECEIPT_PLACE,
+    RECEIPT_READY, Receipt, most_owed, receipt_at, receipt_push,
 )
 from fastlog.workers.kafka07._codes cimport (
     CODE_DENIED, CODE_FEATURE, CODE_INVALID_MESSAGE, CODE_MALFORMED, CODE_OFFLINE, CODE_STORAGE, CODE_TOO_LARGE, CODE_VERSION,
@@ -39,9 +39,6 @@ from fastlog._bytes cimport be16, be32, be64, put16, put32, put64
 from fastlog.workers.net._connection cimport WAIT_ANSWERS, WAIT_CREATE, WAIT_JOB, WAIT_TURN, Conn, out_bytes, turn_over
 
 cdef enum:
-    OWED_RECEIPTS = 4096         # answers one connection may be owed before its requests wait
-    OWED_OVER_BUDGET = 64        # the same while the memory for answers is used up
-    RING_PLACE = 0x7FFFFFFF      # of a receipt's number: what finds it, and never NO_RECEIPT
     PRODUCE_ACK_FIELDS = 23      # id to sequence, before the topic
     PART_FIELDS = 10             # of a part besides its name and its set: sizes of both, partition
     GATHERED_ALL = -3            # part: the set is taken, but stands where it was received: write before going on
@@ -76,7 +73,7 @@ cdef class Produces:
         else:
             enter(x, PRODUCING)
         if kind == ACKED_PRODUCE:
-            number = (x.gathered.tail - 1) & <uint32_t>RING_PLACE
+            number = (x.gathered.tail - 1) & <uint32_t>RECEIPT_PLACE
             receipt = receipt_at(&x.gathered, number)
         while x.parts_left > 0:
             at = p + x.part_offset
@@ -152,7 +149,7 @@ cdef class Produces:
         """Read the head of an acknowledged produce and owe its answer."""
         cdef Receipt* receipt
         cdef int acks, code = 0
-        cdef uint32_t most = OWED_RECEIPTS if c.pool.answers <= c.pool.budget else <uint32_t>OWED_OVER_BUDGET
+        cdef uint32_t most = <uint32_t>most_owed(c)
         x.parts_left = 0
         if size < 8:
             self.engine.reports.invalid_request(c, "a request too short for its correlation id", ACKED_PRODUCE)

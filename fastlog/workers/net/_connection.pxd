@@ -7,6 +7,7 @@ cdef enum:
     SEND_AT = 64 << 10           # small answers leave together up to this size
     LARGE_ANSWER = 64 << 10      # one that waits while the memory for answers is used up
     TURN_STEPS = 16              # requests, or parts of one, between two looks at the clock
+    READ_AHEAD_BYTES = 256 << 10 # read at once by a thread: who reads much takes turns with those who read little
 
 # Why a connection does not go on with its requests for the moment.
 cdef enum Wait:

@@ -21,12 +21,12 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     PROBE_STEP = 64 << 10
-    READ_AHEAD_BYTES = 256 << 10     # what is read at once where it is not in memory, as in ``_helper``
     KEPT_ROOM = 16               # spans that a connection that rests keeps room for
     KEPT_OUTPUT = 256 << 10      # bytes of output that a connection at work keeps room for
 
 
 cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns, Pool* pool) noexcept nogil:
+    """A connection of a socket that was accepted, with no buffer yet; NULL without memory."""
     cdef Conn* c = <Conn*>calloc(1, sizeof(Conn))
     if c != NULL:
         c.pool = pool
@@ -37,6 +37,7 @@ cdef Conn* conn_new(int fd, uint64_t name, uint64_t now_ns, Pool* pool) noexcept
 
 
 cdef void conn_release_buffer(Conn* c) noexcept nogil:
+    """Free the buffer for what was received, with all that is in it."""
     cdef Pool* pool = c.pool
     pool.used -= c.room
     free(c.buffer)

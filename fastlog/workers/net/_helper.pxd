@@ -11,9 +11,6 @@ cdef enum Queue:
     QUEUE_CREATE = 2     # what makes files
     QUEUE_DISK = 3       # what reads files: one for each log directory, from this number on
 
-cdef enum:
-    READ_AHEAD_BYTES = 256 << 10  # of one job: a reader of much takes turns with the readers of little
-
 cdef struct JobQueue:
     Job* first
     Job* last

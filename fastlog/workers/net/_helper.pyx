@@ -16,7 +16,7 @@ from fastlog.log._arena cimport Arena
 from fastlog.log._layout cimport fl_slot, fl_slot_at
 from fastlog.log._files cimport file_pread
 from fastlog.log._segments cimport SegmentFiles
-from fastlog.workers.net._connection cimport Conn, Job, JobStep, ReadJob
+from fastlog.workers.net._connection cimport READ_AHEAD_BYTES, Conn, Job, JobStep, ReadJob
 
 import threading
 
@@ -161,6 +161,7 @@ cdef class Helper:
         return 0
 
     cdef void unpin(self, ReadJob* job) noexcept nogil:
+        """Let go of the files that a job of reading has kept open."""
         self.files.unpin(job.entry)
         if job.index_entry >= 0:
             self.files.unpin(job.index_entry)
