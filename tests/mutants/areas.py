@@ -217,8 +217,8 @@ AREAS = (
 
 
 OF_NO_AREA = (
-    _unit("build ceiling ceiling_batches demo_command docs harness_* layers mutants* packaging peers public_names"
-          " scripts typing")
+    _unit("build ceiling ceiling_batches compiled_docs demo_command docs harness_* layers mutants* packaging peers"
+          " public_names scripts typing")
     + _integration("access_log cluster demo demo_spark examples kafka07* kafka_files kafka_group_tools kafka_tools"
                    " perf_ab readme real_input spark_access_log spark_ceiling spark_hdfs spark_kafka_connector"
                    " spark_load_kills spark_connect spark_lakes spark_submit spark_zookeeper walkthrough")
