@@ -13,7 +13,7 @@ from fastlog.log import _files
 from fastlog.log.deletion import leave_marker
 from fastlog.log.files import FileOps
 from fastlog.log.internal_logs import newest_snapshot
-from fastlog.log.metadata import CREATING, Topic, read_metadata, topic_change
+from fastlog.log.metadata import CREATED, CREATING, Topic, read_metadata, topic_change
 from fastlog.log.metadata import TOPIC as METADATA_TOPIC
 from fastlog.workers.child import Shared
 from fastlog.workers.coordinator import dispatch, internal_log
@@ -115,7 +115,24 @@ def test_a_topic_is_deleted_that_has_the_name_of_one_that_others_deleted(running
     running.turn_until("it has gone", lambda: not running.topics.partitions("t") and not running.arena.leaving())
     running.manager.create_partition("t", 0, count=1, format_name="record-batches", topic_id=uuid.uuid4().bytes)
     assert running.delete("t") == Code.NONE
-    assert running.recorded() == {}
+    assert running.recorded() == {} and running.topics.partitions("t") == []
+    assert not (running.directory / "t-0").exists()
+
+
+def test_a_topic_that_is_being_made_is_none_that_others_made(
+    running: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be written down as made, with the partitions that it has by then."""
+    monkeypatch.setattr(topics_module, "ADOPT_SECONDS", 0.0)
+    monkeypatch.setattr(topics_module, "STEP_PARTITIONS", 1)
+    topic = {"name": "t", "num_partitions": 40, "replication_factor": -1, "assignments": (), "configs": ()}
+    asked = running.begin_to_ask(19, 7, topics=[topic], timeout=30_000, validate_only=False)
+    running.turn_until("it has a partition", lambda: bool(running.topics.partitions("t")))
+    running.topics.adopt()
+    running.turn_until("all topics were looked at", lambda: not running.topics._is_adopting)
+    assert len(running.topics.partitions("t")) < 40 and running.recorded() == {"t": (CREATING, 40)}
+    running.turn_until("it is made", lambda: bool(asked))
+    assert running.recorded() == {"t": (CREATED, 40)}
 
 
 def test_a_name_is_free_when_it_is_written_down_that_its_topic_has_gone(

@@ -347,6 +347,20 @@ def test_a_topic_gets_more_partitions(running: Coordinated, version: int) -> Non
     assert running.recorded() == {"t": ("created", 5)}
 
 
+def test_a_topic_that_is_changing_gets_no_more_partitions(running: Coordinated) -> None:
+    """Who asks meanwhile is to ask again: both would make the same ones."""
+    running.create("t", 2)
+    first = running.begin_to_ask(
+        37, 3, topics=[{"name": "t", "count": 40, "assignments": None}], timeout=30_000, validate_only=False
+    )
+    running.turn_until("it has begun", lambda: not running.topics.is_settled("t"))
+    row = {"name": "t", "count": 41, "assignments": None}
+    (refused,) = running.ask(37, 3, topics=[row], timeout=30_000, validate_only=False).results
+    assert refused.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
+    running.turn_until("it is done", lambda: bool(first))
+    assert running.recorded() == {"t": ("created", 40)}
+
+
 @pytest.mark.parametrize(
     ("name", "count", "assignments", "code"),
     [

@@ -120,6 +120,27 @@ def test_ids_of_topics_that_came_and_went_are_known_no_more(tmp_path: Path) -> N
             arena.create_unlock()
 
 
+def test_ids_that_share_a_place_are_told_apart(tmp_path: Path) -> None:
+    """They differ in one byte, and begin at one place of the table; those behind one that goes are found as before."""
+    with Workers(tmp_path, slots=32, makes_topics=False) as workers, Client(workers) as client:
+        arena, log = workers.arena, SharedLog.over(workers.arena)
+        words: dict[str, Any] = {"format": format_number(RECORD_BATCHES), "created_ms": 1, "segments": [(0, 1, 0)]}
+        ids = [number.to_bytes(16, "big") for number in range(1, 33)]
+        assert arena.create_lock()
+        made = [
+            arena.add(SlotSpec(f"t{at}", 0, 0, log_end=0, topic_id=of, **words, **LIMITS)) for at, of in enumerate(ids)
+        ]
+        arena.create_unlock()
+        for number, topic_id in enumerate(ids):
+            assert [(one.error_code, one.name) for one in told_by_id(client, topic_id)] == [(0, f"t{number}")]
+        assert told_by_id(client, (99).to_bytes(16, "big"))[0].error_code == 100
+        assert arena.create_lock()
+        assert all(end_life(log.appender, index) for index in made[::3])
+        arena.create_unlock()
+        codes = [told_by_id(client, topic_id)[0].error_code for topic_id in ids]
+        assert codes == [100 if number % 3 == 0 else 0 for number in range(len(ids))]
+
+
 def test_a_topic_is_made_beside_one_that_is_named_by_its_id(client: Client) -> None:
     (made,) = client.make("named")
     found = told_by_id(client, made.topic_id.bytes, "made-beside")
