@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fastlog.client.record_fetching import Batches
+from fastlog.client.record_topics import KnownTopic
 from fastlog.consumer import record_reader
 from fastlog.consumer.record_reader import RecordReader, RecordRequests
-from fastlog.errors import ProtocolError
+from fastlog.errors import BrokerError, ProtocolError
 from fastlog.record_batches import Record, build
 
 
@@ -25,6 +26,8 @@ class Channel:
         self.has_pending = False
         self.asked: list[int] = []
         """At which offset each request began."""
+        self.sizes: list[int] = []
+        """How many bytes each asked for."""
         self.drops = 0
 
     def alone(self, work: Callable[[], int]) -> int:
@@ -41,6 +44,12 @@ class Channel:
         self.has_pending = False
         return self.answers.pop(0)
 
+    def collect_soon(self, seconds: float) -> Any:
+        return self.collect()
+
+    def connect(self) -> None:
+        pass
+
     def drop(self) -> None:
         self.drops += 1
         self.has_pending = False
@@ -54,13 +63,19 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> Channel:
     """Requests are the offset alone, and answers are what they are read as."""
     monkeypatch.setattr(record_reader.record_fetching, "parse_batches", lambda body, *_: body)
     monkeypatch.setattr(RecordRequests, "framed", lambda self, request: (request.to_bytes(8, "big"), 1))
-    monkeypatch.setattr(record_reader.record_fetching, "fetch", lambda topic_id, partition, offset, **_: offset)
-    return Channel()
+    made = Channel()
+
+    def fetch(topic_id: bytes, partition: int, offset: int, *, max_bytes: int, **_: int) -> int:
+        made.sizes.append(max_bytes)
+        return offset
+
+    monkeypatch.setattr(record_reader.record_fetching, "fetch", fetch)
+    return made
 
 
-def reader_of(channel: Channel, *, ahead: bool) -> RecordReader:
+def reader_of(channel: Channel, *, ahead: bool, fetch_bytes: int = 1000) -> RecordReader:
     given: Any = channel
-    return RecordReader(given, RecordRequests(given), "t", bytes(16), 0, 0, 1000, ahead=ahead)
+    return RecordReader(given, RecordRequests(given), "t", bytes(16), 0, 0, fetch_bytes, ahead=ahead)
 
 
 def answer(offset: int, high_watermark: int, *values: bytes) -> Any:
@@ -136,3 +151,45 @@ def test_whoever_goes_back_hears_nothing_of_what_was_asked_for_ahead(channel: Ch
     reader.go_back(1)
     assert channel.drops == 1
     assert reader.next(0.0) is not None and (channel.asked, reader.offset) == ([0, 2, 1], 3)
+
+
+@pytest.mark.parametrize(("fetch_bytes", "most"), [(1000, 4), (5 * 2**20, 2), (9 * 2**20, 1)])
+def test_as_many_batches_are_asked_for_as_fit_and_more_where_much_is_cut_off(
+    channel: Channel, fetch_bytes: int, most: int
+) -> None:
+    """Twice as much each time, up to four times, and never more than 16 MiB."""
+    reader = reader_of(channel, ahead=True, fetch_bytes=fetch_bytes)
+    cut = build([Record(None, bytes(300), 5)])
+    for offset in range(5):
+        whole = build([Record(None, bytes(200), 5)], base_offset=offset)
+        channel.answers.append(Batches(0, 99, 0, memoryview(whole + cut[:100])))
+        assert reader.next(0.0) is not None
+    assert channel.sizes == [
+        fetch_bytes, *(fetch_bytes * min(more, most) // len(cut) * len(cut) for more in (1, 2, 4, 8, 16))
+    ]  # fmt: skip
+    assert reader.growth == most
+
+
+def test_who_waits_for_no_more_than_a_moment_leaves_a_broker_that_starts_to_the_next_call(channel: Channel) -> None:
+    reader = reader_of(channel, ahead=True)
+    channel.answers += [answer(0, 3, b"a"), Batches(6, -1, -1, memoryview(b"")), answer(1, 3, b"b")]
+    assert reader.next(0.0) is not None and reader.is_near
+    assert reader.soon(1.0) is None and not reader.is_near
+    assert reader.next(0.0) is not None and reader.offset == 2
+
+
+@pytest.mark.parametrize(("code", "is_there"), [(0, True), (5, True), (3, False)])
+def test_a_topic_without_a_leader_yet_is_there(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch, code: int, is_there: bool
+) -> None:
+    found = KnownTopic(code, b"i" * 16, (0,), is_internal=False)
+    monkeypatch.setattr(RecordRequests, "ask", lambda *_: {"t": found})
+    given: Any = channel
+    assert (RecordRequests(given).topic_or_none("t") == found) == is_there
+
+
+def test_a_topic_that_may_not_be_seen_is_an_error(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RecordRequests, "ask", lambda *_: {"t": KnownTopic(29, b"i" * 16, (), is_internal=False)})
+    given: Any = channel
+    with pytest.raises(BrokerError, match=r"t.*there"):
+        RecordRequests(given).topic_or_none("t")
