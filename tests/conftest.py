@@ -39,7 +39,7 @@ settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--core`` leaves out what needs a Java; ``scripts/test --again`` and ``tests.mutants`` ask for what failed."""
+    """``--core`` leaves out what needs a Java; ``tests.mutants`` asks for what failed."""
     parser.addoption("--core", action="store_true", help="leave out the tests that need a Java")
     parser.addoption(
         "--failed-tests", type=Path, metavar="FILE", help="write the names of tests that failed, at the end"
@@ -145,7 +145,7 @@ def check_spark() -> None:
 
 
 class FailedTests:
-    """Writes down which failed, for ``scripts/test --again``; of several processes, the one that hands tests out."""
+    """Writes down which failed, for ``tests.mutants``; of several processes, the one that hands tests out."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
