@@ -55,7 +55,7 @@ def run_broker(config: BrokerConfig, on_ready: Callable[[int], None] | None = No
 
     0: stopped, everything flushed and the clean marker written. 1: it could not start, or something was not flushed.
     """
-    logs.set_up("supervisor", patience=LINE_SECONDS)
+    logs.set_up("supervisor", timeout=LINE_SECONDS)
     try:
         check_heartbeat()
         _files.arm_from_environment("supervisor")

@@ -115,13 +115,13 @@ class LineLimit:
 class Handler(logging.Handler):
     """What ``set_up`` gives the root logger.
 
-    ``patience``: seconds that a line waits for a reader who is only slow, unless the one before was dropped.
+    ``timeout``: seconds that a line waits for a reader who is only slow, unless the one before was dropped.
     """
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, timeout: float) -> None:
         super().__init__()
         self.output = StandardError(sys.stderr)
-        self._patience = patience
+        self._timeout = timeout
         self._limit = LineLimit()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -163,9 +163,9 @@ class Handler(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        patience = 0.0 if self.output.dropped else self._patience
+        timeout = 0.0 if self.output.dropped else self._timeout
         if self.catch_up():
-            self.output.write(text, patience)
+            self.output.write(text, timeout)
         else:
             self.output.dropped += 1
 
@@ -182,17 +182,17 @@ def _ours() -> Handler | None:
     return next((each for each in logging.getLogger().handlers if isinstance(each, Handler)), None)
 
 
-def set_up(role: str, patience: float = 0.0) -> None:
+def set_up(role: str, timeout: float = 0.0) -> None:
     """Write this process's log to stderr with its role and pid; called again in every child.
 
-    ``patience``: how many seconds a line may wait for a reader who is slow. One that reads nothing costs it once.
+    ``timeout``: how many seconds a line may wait for a reader who is slow. One that reads nothing costs it once.
     """
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)
         if isinstance(handler, Handler):
             handler.output.close()
-    made = Handler(patience)
+    made = Handler(timeout)
     made.setFormatter(
         EscapingFormatter(
             f"%(asctime)s.%(msecs)03d %(levelname)s {role}[{os.getpid()}] %(message)s", "%Y-%m-%d %H:%M:%S"

@@ -55,9 +55,9 @@ class StandardError:
         """A descriptor for what writes by itself, such as ``faulthandler``; None without one."""
         return self._fd if self._own is None else self._own
 
-    def write(self, text: str, patience: float = 0.0) -> bool:
-        """Write a text now, or within ``patience`` seconds; False when it was dropped and counted."""
-        deadline = time.monotonic() + patience
+    def write(self, text: str, timeout: float = 0.0) -> bool:
+        """Write a text now, or within ``timeout`` seconds; False when it was dropped and counted."""
+        deadline = time.monotonic() + timeout
         if self.finish(deadline) and self._begin(text.encode("utf-8", "backslashreplace"), deadline):
             return True
         self.dropped += 1

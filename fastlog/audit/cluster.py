@@ -66,7 +66,7 @@ class AuditedCluster:
     def events(self, topic: str) -> tuple[list[list[Event]], int]:
         """The events of an audit topic, by partition and in order; and how many of its messages are malformed."""
         parts: list[list[Event]] = []
-        strange = 0
+        unexpected = 0
         for place in self.places(topic):
             part: list[Event] = []
             with self._consumer(place) as consumer:
@@ -76,12 +76,12 @@ class AuditedCluster:
                     try:
                         event = decode(message.payload)
                     except AuditError:
-                        strange += 1
+                        unexpected += 1
                         continue
                     if event is not None:
                         part.append(event)
             parts.append(part)
-        return parts, strange
+        return parts, unexpected
 
     def count(self, name: str, topic: str, window_ms: int, *, lags: bool = False) -> Stage:
         """Count the messages of a topic. Raises as ``places`` and as a ``SimpleConsumer`` does."""

@@ -93,7 +93,7 @@ class Group:
         """
         self._check()
         self._thread.start()
-        session, patience = None, self.config.zk_connection_timeout_ms / 1000
+        session, timeout = None, self.config.zk_connection_timeout_ms / 1000
         since, changes = time.monotonic(), 0
         while not self._status.is_member and not self._is_over:
             if self._session is not session:
@@ -101,12 +101,12 @@ class Group:
                 changes += 1
                 if changes <= _PATIENT_CHANGES:
                     since = time.monotonic()
-                    patience = self.config.zk_connection_timeout_ms / 1000
+                    timeout = self.config.zk_connection_timeout_ms / 1000
                     if session is not None:
                         # A member of this id that died a moment ago is still there.
-                        patience = self._kind.seconds_to_join(session) + _LATE_SECONDS
-            if time.monotonic() - since > patience:
-                self._fatal = self._status.error or self._kind.silence(patience)
+                        timeout = self._kind.seconds_to_join(session) + _LATE_SECONDS
+            if time.monotonic() - since > timeout:
+                self._fatal = self._status.error or self._kind.silence(timeout)
                 break
             time.sleep(_LOOK_SECONDS)
         deadline = time.monotonic() + _TOPICS_SECONDS

@@ -277,11 +277,11 @@ class ConsumerRun:
     def _wait(self, share: MessageQuota, tail: bool) -> bool:
         """Whether all that there was has come, once nothing more does; raise what went wrong in a thread.
 
-        A reader has the same patience for bytes that do not become visible, and may lose it first.
+        A reader waits as long for bytes that do not become visible, and may give up first.
         """
         assert self._timeline is not None
         options = self.options
-        patience = options.timeout if tail else max(options.timeout, options.connect_timeout)
+        timeout = options.timeout if tail else max(options.timeout, options.connect_timeout)
         for reader in self._readers:
             while not reader.finished.wait(_LOOK_SECONDS):
                 now = time.perf_counter()
@@ -295,16 +295,16 @@ class ConsumerRun:
                 last = max([self._started, *(other.last_at for other in self._readers)])
                 if self._is_over(share):
                     self._finish()
-                elif now - last >= patience:
-                    return not tail and self._nothing_came(patience)
+                elif now - last >= timeout:
+                    return not tail and self._nothing_came(timeout)
             if reader.error is not None:
                 if not isinstance(reader.error, ConsumerTimeout):
                     raise reader.error
-                return self._nothing_came(patience)
+                return self._nothing_came(timeout)
         return True
 
-    def _nothing_came(self, patience: float) -> bool:
-        self._notes.append(f"the log has more, but nothing came for {patience:g} s")
+    def _nothing_came(self, timeout: float) -> bool:
+        self._notes.append(f"the log has more, but nothing came for {timeout:g} s")
         return False
 
     def _finish(self) -> None:

@@ -47,7 +47,7 @@ class RecordLogs:
     """The topics of record batches of one broker. For one thread; knows no retries.
 
     Raises (every call):
-        TransportError: the broker does not answer, or asks for patience.
+        TransportError: the broker does not answer, or says that it is starting.
         RecordsError: it refuses.
     """
 

@@ -137,13 +137,13 @@ def _audited(
     from fastlog.audit.compare import aged, common_window, compare, reports_lost, stages_seen
 
     # Reports come first: whatever they speak of was stored before, so it is there when the topics are read.
-    parts, strange = [], 0
+    parts, unexpected = [], 0
     for cluster in (main, *others.values()):
         found, count = cluster.events(audit_topic)
         parts += found
-        strange += count
-    if strange:
-        note(f"{counted(strange, 'message', 'was')} passed over in {audit_topic}: no monitoring event")
+        unexpected += count
+    if unexpected:
+        note(f"{counted(unexpected, 'message', 'was')} passed over in {audit_topic}: no monitoring event")
     if not parts:
         raise CommandError(
             f"topic {audit_topic!r} does not exist",

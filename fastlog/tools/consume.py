@@ -426,7 +426,7 @@ def _of_records(
     prefix: str,
     progress: ConsoleProgress,
     settings: dict[str, Any],
-    patience: float,
+    connect_timeout: float,
     *,
     max_messages: int | None,
     exit_at_end: bool,
@@ -461,7 +461,7 @@ def _of_records(
             fetch_bytes=settings["fetch_bytes"],
             max_message_bytes=settings["max_message_bytes"],
             delimiter=delimiter or b"",
-            patience=patience,
+            connect_timeout=connect_timeout,
         )
         try:
             reading.run()

@@ -68,9 +68,9 @@ class RecordReading:
         fetch_bytes: int,
         max_message_bytes: int | None,
         delimiter: bytes,
-        patience: float,
+        connect_timeout: float,
     ) -> None:
-        """``delimiter`` is behind each record. ``patience``: how many seconds a broker may be away.
+        """``delimiter`` is behind each record. ``connect_timeout``: how many seconds a broker may be away.
 
         Raises:
             CommandError: there is no such partition, or the offset is none of it.
@@ -85,7 +85,7 @@ class RecordReading:
         self._fetch_bytes = fetch_bytes
         self._limits = DEFAULT_LIMITS if max_message_bytes is None else DeepLimits(max_inflated_bytes=max_message_bytes)
         self._delimiter = delimiter
-        self._patience = patience
+        self._connect_timeout = connect_timeout
         self._lines: list[bytes] = []
         self._held_bytes = 0
         self._value_bytes = 0  # of the lines held
@@ -243,7 +243,7 @@ class RecordReading:
         for place in places:
             cursor = self._cursors[place]
             cursor.failed_since = cursor.failed_since or now
-            if now - cursor.failed_since >= self._patience:
+            if now - cursor.failed_since >= self._connect_timeout:
                 raise CommandError(
                     str(error.reason),
                     f"reading stopped at {self._topic}, partition {place[1]}, offset {cursor.offset}",

@@ -394,7 +394,7 @@ cdef class FlusherLoop:
         """
         cdef fl_header* h = self.arena.header
         cdef pollfd waiting
-        cdef timespec patience
+        cdef timespec timeout
         cdef uint64_t now, wake_at, beat_at = 0, timeout_ns
         cdef int i, stage, result = 0
         self.most_threads = most_threads
@@ -438,9 +438,9 @@ cdef class FlusherLoop:
                     timeout_ns = min(timeout_ns, <uint64_t>STOPPING_TURN_NS)
                 self.turns += 1
                 # whole milliseconds would nearly double the least time between two flushes
-                patience.tv_sec = <long>(timeout_ns // 1000000000)
-                patience.tv_nsec = <long>(timeout_ns % 1000000000)
-                ppoll(&waiting, 1, &patience, NULL)
+                timeout.tv_sec = <long>(timeout_ns // 1000000000)
+                timeout.tv_nsec = <long>(timeout_ns % 1000000000)
+                ppoll(&waiting, 1, &timeout, NULL)
             self.close_lanes()
         until = time.monotonic() + 1.0
         for worker in self.workers:

@@ -46,7 +46,7 @@ def test_what_passes_is_asked_for_again_and_nothing_else(code: Code, monkeypatch
         fetch_bytes=1000,
         max_message_bytes=None,
         delimiter=b"\n",
-        patience=60.0,
+        connect_timeout=60.0,
     )
     with signals.deferred(), pytest.raises(CommandError) as caught:
         reading.run()

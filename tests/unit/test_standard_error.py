@@ -97,7 +97,7 @@ def test_no_write_waits_and_the_next_one_with_room_goes_out(kind: str, ends: Cal
     assert not output.write("a longer one, lost\n") and output.dropped == 2
     assert fcntl.fcntl(both.write_fd, fcntl.F_GETFL) == flags, "others have this description too"
     text = both.read()
-    assert output.write("after\n", patience=1.0)
+    assert output.write("after\n", timeout=1.0)
     text += both.read()
     assert output.finish()
     lines = (text + both.read()).splitlines()
@@ -137,8 +137,8 @@ def test_a_reader_that_is_slow_is_waited_for(ends: Callable[[str], Ends]) -> Non
         os._exit(0)
     output = both.output()
     for _ in range(64):
-        assert output.write("x" * PIPE_BYTES, patience=60.0)
-    assert output.finish() or output.write("", patience=60.0)
+        assert output.write("x" * PIPE_BYTES, timeout=60.0)
+    assert output.finish() or output.write("", timeout=60.0)
     assert os.waitpid(child, 0)[1] == 0
     assert output.dropped == 0
 
@@ -149,7 +149,7 @@ def test_a_reader_that_is_gone_costs_nothing(ends: Callable[[str], Ends]) -> Non
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, both.read_fd)
     os.close(nothing)
-    assert not output.write("nobody there\n", patience=60.0)
+    assert not output.write("nobody there\n", timeout=60.0)
     assert output.dropped == 1
 
 
