@@ -38,6 +38,14 @@ def test_no_producer_id_is_given_twice(memory: Path, monkeypatch: pytest.MonkeyP
     assert len(set(found)) == 18
 
 
+def test_who_asks_while_a_block_is_taken_waits_for_it(running: Coordinated) -> None:
+    """Each would take the same one."""
+    fields = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
+    asked = [running.begin_to_ask(22, 4, **fields) for _ in range(3)]
+    running.turn_until("all are answered", lambda: all(asked))
+    assert sorted(each[0].producer_id for each in asked) == [0, 1, 2]
+
+
 @pytest.mark.parametrize(("met", "least"), [(4_000_000, 4_000_001), (0, 1), (-1, 0)])
 def test_producer_ids_begin_above_those_that_logs_have(memory: Path, met: int, least: int) -> None:
     """Else a new producer's first batch may pass for one that was sent again."""
