@@ -684,6 +684,27 @@ def test_whoever_looks_and_then_waits_misses_no_wake_up_in_between() -> None:
     run(main())
 
 
+def test_a_wait_that_has_ended_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy program waits thousands of times a second."""
+    timers: list[asyncio.TimerHandle] = []
+
+    async def main() -> None:
+        threads = Threads("test")
+        call_later = threads.loop().call_later
+        monkeypatch.setattr(
+            threads.loop(), "call_later", lambda *asked: timers.append(call_later(*asked)) or timers[-1]
+        )
+        for _ in range(2):
+            threads.begin_to_look()
+            waiting = asyncio.create_task(threads.wait(10 * PATIENCE))
+            await asyncio.sleep(0)
+            threads.wake()
+            await waiting
+
+    run(main())
+    assert [timer.cancelled() for timer in timers] == [True, True]
+
+
 def test_a_loop_that_is_closed_is_told_nothing() -> None:
     """A sending thread that is late must not fail for it."""
     threads = Threads("test")
