@@ -4,11 +4,11 @@ from libc.string cimport memcpy
 
 from fastlog._bytes cimport GIL_SPAN_BYTES, put32
 from fastlog._crc cimport crc32_span
-from fastlog._segment cimport ENTRY_HEADER_BYTES
+from fastlog._segment cimport ENTRY_HEADER_BYTES, LENGTH_BYTES
 from fastlog.producer._lane cimport Lane
 
 cdef enum:
-    ENTRY_SIZE_BYTES = 6          # of these, the ones that the length field counts
+    ENTRY_SIZE_BYTES = ENTRY_HEADER_BYTES - LENGTH_BYTES  # what the length field counts of it
     BLOCK_BYTES = 1 << 20         # memory with finished frames is handed on rather than grown from this size on
 
 
